@@ -1,0 +1,92 @@
+"""A layer as a contraction of its input with a weight, linear in the weight."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor
+
+from bayesrule.errors import ShapeMismatch, Unsupported
+from bayesrule.linalg import MatrixView
+
+
+class Contraction(ABC):
+    """``y = op(x, W)`` with ``W`` given as its fan-in × fan-out matrix.
+
+    Every estimator and every family's local noise are written on this interface alone, once for all kinds of layers.
+    """
+
+    view: MatrixView
+    groups: int = 1
+
+    @property
+    @abstractmethod
+    def channel_dim(self) -> int:
+        """Where the fan-out channels lie in the output, counted from the end."""
+
+    @abstractmethod
+    def __call__(self, x: Tensor, matrix: Tensor) -> Tensor:
+        """``op(x, W)``."""
+
+    @abstractmethod
+    def square(self, x: Tensor) -> Tensor:
+        """The input whose contraction with ``W²`` sums squared products: ``x²``; an index stays itself."""
+
+    @abstractmethod
+    def widen(self, x: Tensor, matrix: Tensor) -> Tensor:
+        """Apply a fan-in × r matrix in the weight's place: r channels (for each group)."""
+
+    @abstractmethod
+    def rows(self, x: Tensor) -> int:
+        """How many output rows (examples × positions) this input gives."""
+
+    @abstractmethod
+    def sign_shape(self, x: Tensor) -> tuple[int, ...] | None:
+        """Shape of one random sign per example and input channel, or None where an input cannot change its sign."""
+
+    def mix(self, channels: Tensor, matrix: Tensor) -> Tensor:
+        """``y_j = Σ_r channels_{g(j) r} matrix_jr``: from r channels per group to the fan-out ones."""
+        rank = matrix.shape[-1]
+        last = channels.movedim(self.channel_dim, -1)
+        if self.groups == 1:
+            mixed = last @ matrix.mT
+        else:
+            grouped = last.unflatten(-1, (self.groups, rank)).unsqueeze(-2)
+            columns = matrix.unflatten(-2, (self.groups, -1)).mT
+            mixed = (grouped @ columns).squeeze(-2).flatten(-2)
+        return mixed.movedim(-1, self.channel_dim)
+
+    def check_input(self, x: Tensor) -> None:
+        """Refuse inputs that cannot be contracted."""
+        if x.ndim > 0 and x.shape[0] == 0:
+            raise ShapeMismatch(
+                "A batch needs at least one row", got=f"an input of shape {tuple(x.shape)}",
+                remedy="Skip empty batches, for example by drop_last or by checking len(batch).",
+            )  # fmt: skip
+
+
+def example_signs(x: Tensor, channel_dim: int, event_dim: int) -> tuple[int, ...]:
+    """One sign for each example (dimension 0, where there is a batch) and channel, shared over all positions."""
+    shape = [1] * x.ndim
+    shape[channel_dim] = x.shape[channel_dim]
+    if x.ndim > event_dim:
+        shape[0] = x.shape[0]
+    return tuple(shape)
+
+
+def need_channels(x: Tensor, channel_dim: int, channels: int, layer: str) -> None:
+    """Refuse an input whose channels do not fit the weight."""
+    if x.ndim < -channel_dim or x.shape[channel_dim] != channels:
+        raise ShapeMismatch(
+            f"{layer} takes {channels} channels in dimension {channel_dim}",
+            got=f"an input of shape {tuple(x.shape)}",
+        )
+
+
+def refuse_batched_weight(matrix: Tensor, layer: str) -> None:
+    """Convolutions take one weight at a time; many go through `torch.vmap`."""
+    if matrix.ndim != 2:
+        raise Unsupported(
+            f"{layer} takes one fan-in × fan-out matrix", got=f"shape {tuple(matrix.shape)}",
+            remedy="Map over many weights with torch.func.vmap.",
+        )  # fmt: skip

@@ -1,0 +1,51 @@
+"""Embedding: rows of the weight, chosen by index."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bayesrule.contractions.contraction import Contraction
+from bayesrule.errors import InvalidArgument
+from bayesrule.linalg import MatrixView
+
+
+@dataclass(frozen=True)
+class Embedding(Contraction):
+    """`nn.Embedding`: the contraction of a one-hot input, so noise is needed only for the rows used."""
+
+    view: MatrixView
+    padding_idx: int | None = None
+
+    @classmethod
+    def of(cls, module: nn.Embedding) -> Embedding:
+        """The contraction of a module."""
+        return cls(MatrixView(tuple(module.weight.shape), fan_out_axis=1), module.padding_idx)
+
+    @property
+    def channel_dim(self) -> int:
+        """Features are last."""
+        return -1
+
+    def __call__(self, x: Tensor, matrix: Tensor) -> Tensor:
+        """``W[x]``."""
+        return self.widen(x, matrix)
+
+    def square(self, x: Tensor) -> Tensor:
+        """The index itself: a one-hot vector is its own square."""
+        return x
+
+    def widen(self, x: Tensor, matrix: Tensor) -> Tensor:
+        """``M[x]``."""
+        if x.is_floating_point():
+            raise InvalidArgument("An embedding takes integer indices", got=f"dtype {x.dtype}")
+        return F.embedding(x, matrix, self.padding_idx)
+
+    def rows(self, x: Tensor) -> int:
+        """One for each index."""
+        return x.numel()
+
+    def sign_shape(self, x: Tensor) -> None:
+        """An index has no sign; the output's signs decorrelate the examples."""

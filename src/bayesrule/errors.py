@@ -1,0 +1,31 @@
+"""Errors that say what was wrong, what was got, and what to do."""
+
+from __future__ import annotations
+
+
+class BayesruleError(Exception):
+    """Base of every error the library raises on purpose.
+
+    The message has three parts: ``what`` was wrong, what was ``got``, and the ``remedy``.
+    """
+
+    def __init__(self, what: str, *, got: object = None, remedy: str = "") -> None:
+        self.what, self.got, self.remedy = what, got, remedy
+        parts = [what.rstrip(".") + "."]
+        if got is not None:
+            parts.append(f"Got: {got}.")
+        if remedy:
+            parts.append(remedy)
+        super().__init__(" ".join(parts))
+
+
+class InvalidArgument(BayesruleError, ValueError):  # noqa: N818, the base says it is an error
+    """A value the caller gave cannot be used."""
+
+
+class ShapeMismatch(InvalidArgument):
+    """A tensor's shape does not fit the others."""
+
+
+class Unsupported(BayesruleError, NotImplementedError):  # noqa: N818, likewise
+    """A structure has no (cheap) form of the operation asked for; the remedy names one that does."""

@@ -1,0 +1,33 @@
+"""How a posterior's noise enters a layer's output."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor
+
+from bayesrule.contractions import Contraction
+from bayesrule.posteriors import Posterior
+from bayesrule.random import FromGenerator, NoiseSource
+
+
+class Estimator(ABC):
+    """Knows a posterior and a contraction, nothing of layers. Noise is asked for, never made."""
+
+    def __call__(
+        self, posterior: Posterior, contraction: Contraction, x: Tensor, noise: NoiseSource | None = None
+    ) -> Tensor:
+        """One random output of ``op(x, W)``, ``W ~ posterior``.
+
+        Args:
+            posterior: Over the fan-in × fan-out matrix.
+            contraction: The layer.
+            x: A batch of inputs.
+            noise: Where noise comes from; torch's global generator by default.
+        """
+        contraction.check_input(x)
+        return self.output(posterior, contraction, x, noise or FromGenerator())
+
+    @abstractmethod
+    def output(self, posterior: Posterior, contraction: Contraction, x: Tensor, noise: NoiseSource) -> Tensor:
+        """The output, by this estimator's way of drawing."""

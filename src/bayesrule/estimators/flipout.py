@@ -1,0 +1,38 @@
+"""Flipout: one draw of the weight, made nearly independent between examples by random signs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from bayesrule.contractions import Contraction
+from bayesrule.contractions.contraction import example_signs
+from bayesrule.errors import Unsupported
+from bayesrule.estimators.estimator import Estimator
+from bayesrule.posteriors import Posterior
+from bayesrule.random import NoiseSource
+
+
+@dataclass(frozen=True)
+class Flipout(Estimator):
+    """``op(x, mean) + op(x ∘ s, ΔW) ∘ r`` with a sign per example and channel   [Wen et al. 2018].
+
+    ``ΔW ∘ (s rᵀ)`` has ΔW's law only if its entries are independent and symmetric: correlated posteriors are refused,
+    since their covariance would come out wrong.
+    """
+
+    def output(self, posterior: Posterior, contraction: Contraction, x: Tensor, noise: NoiseSource) -> Tensor:
+        """The output at the mean and the sign-flipped perturbation."""
+        if not posterior.independent:
+            raise Unsupported(
+                "Flipout needs a posterior with independent entries, symmetric about their mean",
+                got=posterior.structure,
+                remedy="Use LocalReparam or WeightSample, or the Diagonal or KTied family.",
+            )
+        output = contraction(x, posterior.mean)
+        drawn = posterior.from_noise(noise(tuple(posterior.noise_shape), posterior.noise_law, posterior.mean))
+        input_signs = contraction.sign_shape(x)
+        flipped = x if input_signs is None else x * noise(input_signs, "sign", x)
+        signs = noise(example_signs(output, contraction.channel_dim, -contraction.channel_dim), "sign", output)
+        return output + contraction(flipped, drawn - posterior.mean) * signs

@@ -1,0 +1,29 @@
+"""Local reparameterization: draw the outputs instead of the weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from bayesrule.contractions import Contraction
+from bayesrule.estimators.estimator import Estimator
+from bayesrule.posteriors import Posterior
+from bayesrule.random import NoiseSource
+
+
+@dataclass(frozen=True)
+class LocalReparam(Estimator):
+    """Independent noise for every output row, at B·n normals a call.
+
+    Exact where each output row is one example. Where one weight meets an example several times (convolution
+    positions, sequences, repeated tokens) each position's marginal is right and the covariance between positions is
+    lost; weight sampling and Flipout keep it.
+    """
+
+    def output(self, posterior: Posterior, contraction: Contraction, x: Tensor, noise: NoiseSource) -> Tensor:
+        """``op(x, mean)`` and the posterior's projected noises."""
+        output = contraction(x, posterior.mean)
+        for term in posterior.project(contraction, x):
+            output = output + term.apply(noise(term.noise_shape(output, contraction), "normal", output), contraction)
+        return output

@@ -1,0 +1,123 @@
+"""μ → λ by Newton's method, for a family without a formula."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from bayesrule.errors import InvalidArgument, Unsupported
+from bayesrule.expfam.coordinates import Coordinates, Expectation, Natural
+from bayesrule.expfam.family import ExponentialFamily
+
+Vectors = Float[Tensor, "members entries"]
+
+
+def solve_natural(
+    family: ExponentialFamily,
+    expectation: Expectation,
+    start: Natural,
+    *,
+    tolerance: float | None = None,
+    max_steps: int = 100,
+) -> Natural:
+    """Solve ∇A(λ) = μ, that is, minimise the strictly convex A(λ) − ⟨λ, μ⟩: λ ← λ + t·(∇²A)⁻¹(μ − ∇A(λ)).
+
+    The step t is halved until λ stays in Ω and the objective falls. Iteration ends when no entry of a full step
+    exceeds ``tolerance·(1 + |λ|)``; since convergence is quadratic, the error left is about its square, and rounding.
+    Derivatives with respect to μ are right up to the third: the last two steps carry the graph.
+
+    Args:
+        family: A family without symmetric blocks, whose ∇²A in all entries would be singular.
+        expectation: μ; leading dimensions are a batch.
+        start: A valid λ for each member of the batch.
+        tolerance: By default √eps of the dtype.
+        max_steps: Newton steps before giving up.
+
+    Raises:
+        InvalidArgument: If ``start`` is not valid or no λ was found: μ is then not the expectation of any member.
+    """
+    if any(block.symmetric for block in family.blocks.values()):
+        raise Unsupported(
+            "Newton's method on a family with a symmetric block",
+            got=type(family).__name__,
+            remedy="Write to_natural by formula, or solve for the entries without one.",
+        )
+    target, point = _to_vectors(family, expectation), _to_vectors(family, start).detach()
+    tolerance = torch.finfo(target.dtype).eps ** 0.5 if tolerance is None else tolerance
+    if not family.valid(start).all():
+        _refuse(start)
+
+    def log_partition(vector: Float[Tensor, " entries"]) -> Tensor:
+        return family.log_partition(_from_vectors(family, vector, start, batch_shape=()))
+
+    def newton_step(point: Vectors, target: Vectors) -> Vectors:
+        residual = target - torch.func.vmap(torch.func.grad(log_partition))(point)
+        hessian = torch.func.vmap(torch.func.hessian(log_partition))(point)
+        return torch.linalg.solve(hessian, residual.unsqueeze(-1)).squeeze(-1)
+
+    def objective(point: Vectors) -> Float[Tensor, " members"]:
+        natural = _from_vectors(family, point, start, batch_shape=(len(point),))
+        value = family.log_partition(natural) - (point * target.detach()).sum(-1)
+        return torch.where(family.valid(natural), value, torch.inf)
+
+    with torch.no_grad():
+        for _ in range(max_steps):
+            step = newton_step(point, target.detach())
+            if (step.abs() <= tolerance * (1 + point.abs())).all():
+                break
+            point = point + _halve_until_lower(objective, point, step).unsqueeze(-1) * step
+        else:
+            _refuse(expectation)
+    for _ in range(2):
+        point = point + newton_step(point, target)
+    return _from_vectors(family, point, start, batch_shape=_batch_shape(family, start))
+
+
+def _halve_until_lower(
+    objective: Callable[[Vectors], Float[Tensor, " members"]], point: Vectors, step: Vectors
+) -> Float[Tensor, " members"]:
+    """For each member the largest t of 1, ½, ¼ … whose objective is not higher, but for rounding."""
+    value = objective(point)
+    allowed = value + 8 * torch.finfo(value.dtype).eps * (1 + value.abs())
+    size = torch.ones_like(value)
+    for _ in range(60):
+        lower = objective(point + size.unsqueeze(-1) * step) <= allowed
+        if lower.all():
+            break
+        size = torch.where(lower, size, size / 2)
+    return size
+
+
+def _refuse(got: Coordinates) -> None:
+    raise InvalidArgument(
+        "no natural parameter was found that has this expectation",
+        got=got,
+        remedy="Check that μ is the mean of T(θ) under some member: a gamma, say, needs E[log θ] < log E[θ].",
+    )
+
+
+def _batch_shape(family: ExponentialFamily, point: Coordinates) -> tuple[int, ...]:
+    name, value = point.items[0]
+    return tuple(value.shape[: value.ndim - family.event_dims[name]])
+
+
+def _event_shapes(family: ExponentialFamily, point: Coordinates) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape[value.ndim - family.event_dims[name] :]) for name, value in point.items}
+
+
+def _to_vectors(family: ExponentialFamily, point: Coordinates) -> Vectors:
+    members = math.prod(_batch_shape(family, point))
+    events = _event_shapes(family, point)
+    return torch.cat([value.reshape(members, math.prod(events[name])) for name, value in point.items], dim=-1)
+
+
+def _from_vectors(family: ExponentialFamily, vectors: Tensor, like: Natural, batch_shape: tuple[int, ...]) -> Natural:
+    events = _event_shapes(family, like)
+    parts = vectors.split([math.prod(event) for event in events.values()], dim=-1)
+    return Natural(
+        **{name: part.reshape(batch_shape + event) for (name, event), part in zip(events.items(), parts, strict=True)}
+    )

@@ -1,0 +1,48 @@
+"""Sums that respect broadcasting and keep no temporary of the full size where none is needed."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def event_dims(event_dim: int) -> tuple[int, ...]:
+    """The trailing dimensions of an event: ``(-event_dim, …, -1)``."""
+    return tuple(range(-event_dim, 0))
+
+
+def sum_of_squares(x: Tensor, event_dim: int) -> Tensor:
+    """``Σ x²`` over the event, without a squared copy of ``x``."""
+    return torch.linalg.vector_norm(x, dim=event_dims(event_dim)).square()
+
+
+def broadcast_sum(values: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+    """``Σ`` over the event of values that broadcast to it, without expanding them."""
+    event_dim = len(event_shape)
+    if values.ndim < event_dim:
+        values = values.reshape((1,) * (event_dim - values.ndim) + tuple(values.shape))
+    stored = math.prod(values.shape[values.ndim - event_dim :])
+    return values.sum(event_dims(event_dim)) * (math.prod(event_shape) / stored)
+
+
+def bilinear_sum(rows: Tensor, weights: Tensor, columns: Tensor) -> Tensor:
+    """``Σ_ijr rows_ir · weights_ij · columns_jr`` for ``weights`` that broadcast to m × n.
+
+    A weight that is constant over rows or columns is summed in O(m + n); the m × n matrix Σ_r rows·columns is
+    never formed.
+    """
+    if weights.ndim < 2:
+        weights = weights.reshape((1,) * (2 - weights.ndim) + tuple(weights.shape))
+    m, n = weights.shape[-2:]
+    if n == 1:  # constant over columns
+        return ((weights * rows).sum(-2) * columns.sum(-2)).sum(-1)
+    if m == 1:  # constant over rows
+        return (rows.sum(-2) * (weights.mT * columns).sum(-2)).sum(-1)
+    return ((weights.mT @ rows) * columns).sum((-2, -1))
+
+
+def safe_sqrt(variance: Tensor) -> Tensor:
+    """``√v`` whose gradient at ``v = 0`` is zero instead of infinite (an input row of zeros has no variance)."""
+    return variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()

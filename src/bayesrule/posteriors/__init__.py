@@ -1,0 +1,48 @@
+"""Posterior values, their covariance operators, and the families that train them: one file each."""
+
+from bayesrule.posteriors.clipped_low_rank import ClippedLowRankCovariance
+from bayesrule.posteriors.covariance import CovarianceOperator
+from bayesrule.posteriors.diagonal import Diagonal, DiagonalCovariance
+from bayesrule.posteriors.eigen_kronecker import EigenKroneckerCovariance
+from bayesrule.posteriors.family import Family
+from bayesrule.posteriors.full import Full, FullCovariance
+from bayesrule.posteriors.gaussian import GaussianPosterior
+from bayesrule.posteriors.ktied import KTied, KTiedCovariance
+from bayesrule.posteriors.matrix_normal import MatrixNormal, MatrixNormalCovariance
+from bayesrule.posteriors.matrix_normal_diagonal import (
+    MatrixNormalDiagonal,
+    MatrixNormalFreeDiagonalCovariance,
+    MatrixNormalKroneckerDiagonalCovariance,
+)
+from bayesrule.posteriors.output_noise import OutputNoise
+from bayesrule.posteriors.parts import Part
+from bayesrule.posteriors.point import Point, PointPosterior
+from bayesrule.posteriors.posterior import Posterior
+from bayesrule.posteriors.restricted import RestrictedCovariance
+from bayesrule.posteriors.variational import Variational
+
+__all__ = [
+    "ClippedLowRankCovariance",
+    "CovarianceOperator",
+    "Diagonal",
+    "DiagonalCovariance",
+    "EigenKroneckerCovariance",
+    "Family",
+    "Full",
+    "FullCovariance",
+    "GaussianPosterior",
+    "KTied",
+    "KTiedCovariance",
+    "MatrixNormal",
+    "MatrixNormalCovariance",
+    "MatrixNormalDiagonal",
+    "MatrixNormalFreeDiagonalCovariance",
+    "MatrixNormalKroneckerDiagonalCovariance",
+    "OutputNoise",
+    "Part",
+    "Point",
+    "PointPosterior",
+    "Posterior",
+    "RestrictedCovariance",
+    "Variational",
+]

@@ -1,0 +1,51 @@
+"""Diagonal (mean-field): every entry has its own standard deviation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesrule.posteriors.family import Family, check_positive
+from bayesrule.posteriors.gaussian import GaussianPosterior
+from bayesrule.posteriors.independent import IndependentCovariance
+from bayesrule.posteriors.parts import Part
+from bayesrule.random import draw
+
+
+@dataclass(frozen=True)
+class DiagonalCovariance(IndependentCovariance):
+    """``Σ = diag(σ²)`` with free σ, over an event of any shape."""
+
+    std: Tensor
+    event_dim: int = 2
+
+
+@dataclass(frozen=True)
+class Diagonal(Family):
+    """Mean-field Normal: as many standard deviations as means, optimised as logarithms.
+
+    Attributes:
+        init_std: Where the standard deviations start.
+        init_spread: Standard deviation of their logarithms at the start.
+    """
+
+    init_std: float = 0.01
+    init_spread: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_positive("init_std", self.init_std)
+
+    def init(self, mean: Tensor, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """``log σ = log init_std + init_spread · N(0, 1)``."""
+        spread = self.init_spread * draw(tuple(mean.shape), "normal", mean, generator)
+        return {"mean": mean, "log_std": math.log(self.init_std) + spread}
+
+    def build(
+        self, parameters: Mapping[str, Tensor], *, event_dim: int, parts: tuple[Part, ...] = ()
+    ) -> GaussianPosterior:
+        """``N(mean, diag(exp(log_std)²))``."""
+        return GaussianPosterior(parameters["mean"], DiagonalCovariance(parameters["log_std"].exp(), event_dim), parts)

@@ -1,0 +1,88 @@
+"""Kronecker bases with a free spectrum: K-FAC with exact damping, EK-FAC, and their inverses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from bayesrule.linalg import safe_sqrt
+from bayesrule.posteriors.covariance import CovarianceOperator
+from bayesrule.posteriors.output_noise import OutputNoise
+from bayesrule.typing import Contraction
+
+
+@dataclass(frozen=True)
+class EigenKroneckerCovariance(CovarianceOperator):
+    """``Σ = (L ⊗ R) diag(s) (L ⊗ R)ᵀ`` with invertible bases and a spectrum of one number per entry.
+
+    Orthogonal bases (the eigenvectors of K-FAC's factors) make it K-FAC with exact damping, ``s = 1/(aᵢgⱼ + γ)``, and
+    EK-FAC; general ones come from a pencil of two symmetric matrices.
+    """
+
+    fan_in_basis: Float[Tensor, "*batch fan_in fan_in"]
+    fan_out_basis: Float[Tensor, "*batch fan_out fan_out"]
+    spectrum: Float[Tensor, "*batch fan_in fan_out"]
+
+    @property
+    def shape(self) -> torch.Size:
+        """That of the spectrum."""
+        return self.spectrum.shape
+
+    def matmul(self, x: Tensor) -> Tensor:
+        """``L (s ∘ (Lᵀ x R)) Rᵀ``."""
+        return self._leave(self.spectrum * (self.fan_in_basis.mT @ x @ self.fan_out_basis))
+
+    def solve(self, x: Tensor) -> Tensor:
+        """``L⁻ᵀ ((L⁻¹ x R⁻ᵀ) / s) R⁻¹``."""
+        inside = torch.linalg.solve(self.fan_out_basis, torch.linalg.solve(self.fan_in_basis, x).mT).mT / self.spectrum
+        return torch.linalg.solve(self.fan_out_basis.mT, torch.linalg.solve(self.fan_in_basis.mT, inside).mT).mT
+
+    def sqrt_matmul(self, noise: Tensor) -> Tensor:
+        """``L (√s ∘ ε) Rᵀ``."""
+        return self._leave(self.spectrum.sqrt() * noise)
+
+    def logdet(self) -> Tensor:
+        """``Σ log s + 2(n log|det L| + m log|det R|)``; the bases add nothing when they are orthogonal."""
+        fan_in, fan_out = self.event_shape
+        bases = (
+            fan_out * torch.linalg.slogdet(self.fan_in_basis).logabsdet
+            + fan_in * torch.linalg.slogdet(self.fan_out_basis).logabsdet
+        )
+        return self.spectrum.log().sum((-2, -1)) + 2 * bases
+
+    def diagonal(self) -> Tensor:
+        """``L² s R²ᵀ``."""
+        return self.fan_in_basis.square() @ self.spectrum @ self.fan_out_basis.square().mT
+
+    def projects(self, contraction: Contraction) -> bool:
+        """Not for grouped layers: outputs of different groups share rows of the weight, so their noises correlate."""
+        return contraction.groups == 1
+
+    def project(self, contraction: Contraction, x: Tensor) -> tuple[OutputNoise, ...]:
+        """``(√((xᵀL)² s) ∘ ε) Rᵀ``: diagonal noise in the rotated outputs."""
+        if not self.projects(contraction):
+            return super().project(contraction, x)
+        rotated = contraction.widen(x, self.fan_in_basis).square()
+        return (OutputNoise(safe_sqrt(contraction.mix(rotated, self.spectrum.mT)), self.fan_out_basis),)
+
+    def inverse(self) -> EigenKroneckerCovariance:
+        """``Σ⁻¹``, in the dual bases: what turns a curvature into a covariance."""
+        left, right = torch.linalg.inv(self.fan_in_basis).mT, torch.linalg.inv(self.fan_out_basis).mT
+        return EigenKroneckerCovariance(left, right, self.spectrum.reciprocal())
+
+    @classmethod
+    def from_factors(
+        cls,
+        fan_in: Float[Tensor, "*batch fan_in fan_in"],
+        fan_out: Float[Tensor, "*batch fan_out fan_out"],
+        damping: float | Tensor = 0.0,
+    ) -> EigenKroneckerCovariance:
+        """``fan_in ⊗ fan_out + damping · I``, exactly, from two symmetric positive semi-definite factors."""
+        (a, left), (g, right) = torch.linalg.eigh(fan_in), torch.linalg.eigh(fan_out)
+        return cls(left, right, a.clamp_min(0)[..., :, None] * g.clamp_min(0)[..., None, :] + damping)
+
+    def _leave(self, inside: Tensor) -> Tensor:
+        return self.fan_in_basis @ inside @ self.fan_out_basis.mT

@@ -1,0 +1,45 @@
+"""A family: the recipe for a trainable posterior, as two pure functions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from bayesrule.errors import InvalidArgument, ShapeMismatch
+from bayesrule.posteriors.parts import Part
+from bayesrule.posteriors.posterior import Posterior
+
+
+class Family(ABC):
+    """Unconstrained parameters in, posterior value out.
+
+    ``init`` gives every trainable tensor, the one named ``mean`` among them; ``build`` is a pure function of such
+    tensors, so it works under `torch.func` and with leading batch dimensions (many models at once).
+    """
+
+    @abstractmethod
+    def init(self, mean: Tensor, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """Unconstrained parameters of a posterior around ``mean``."""
+
+    @abstractmethod
+    def build(self, parameters: Mapping[str, Tensor], *, event_dim: int, parts: tuple[Part, ...] = ()) -> Posterior:
+        """The posterior these parameters stand for; the trailing ``event_dim`` dimensions of the mean are the event."""
+
+
+def check_matrix(mean: Tensor, family: str) -> tuple[int, int]:
+    """Fan-in and fan-out of a mean that a matrix family is asked to take."""
+    if mean.ndim != 2:
+        raise ShapeMismatch(
+            f"{family} is a family over fan-in × fan-out matrices", got=f"a mean of shape {tuple(mean.shape)}",
+            remedy="Give biases and other vectors the Diagonal or Point family, other weights their matrix view.",
+        )  # fmt: skip
+    return mean.shape[0], mean.shape[1]
+
+
+def check_positive(name: str, value: float) -> None:
+    """Refuse a scale that is not a positive, finite number."""
+    if not 0 < value < float("inf"):
+        raise InvalidArgument(f"{name} must be a positive, finite number", got=value)

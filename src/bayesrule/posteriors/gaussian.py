@@ -1,0 +1,92 @@
+"""A Gaussian posterior: a mean and a structured covariance operator."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesrule.errors import ShapeMismatch
+from bayesrule.linalg import event_dims
+from bayesrule.posteriors.covariance import CovarianceOperator
+from bayesrule.posteriors.output_noise import OutputNoise
+from bayesrule.posteriors.parts import Part, locate
+from bayesrule.posteriors.posterior import Posterior
+from bayesrule.posteriors.restricted import RestrictedCovariance
+from bayesrule.typing import Contraction
+
+LOG_2PI = math.log(2 * math.pi)
+
+
+@dataclass(frozen=True)
+class GaussianPosterior(Posterior):
+    """``N(mean, Σ)``; every family differs only in Σ."""
+
+    mean: Tensor
+    covariance: CovarianceOperator
+    parts: tuple[Part, ...] = ()
+
+    def __post_init__(self) -> None:
+        event = self.covariance.event_shape
+        if self.mean.shape[self.mean.ndim - len(event) :] != event:
+            raise ShapeMismatch(
+                f"The mean must have the covariance's event shape {tuple(event)}", got=tuple(self.mean.shape)
+            )
+
+    @property
+    def event_dim(self) -> int:  # type: ignore[override]
+        """Dimensions of one draw."""
+        return self.covariance.event_dim
+
+    @property
+    def variance(self) -> Tensor:
+        """``diag Σ``."""
+        return self.covariance.diagonal()
+
+    @property
+    def noise_shape(self) -> torch.Size:
+        """Shape of the standard normals for one draw."""
+        return self.covariance.noise_shape
+
+    @property
+    def independent(self) -> bool:
+        """Whether Σ is diagonal."""
+        return self.covariance.independent
+
+    def from_noise(self, noise: Tensor) -> Tensor:
+        """``mean + R ε``."""
+        return self.mean + self.covariance.sqrt_matmul(noise)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """``−½[(w−m)ᵀΣ⁻¹(w−m) + log det Σ + d log 2π]``."""
+        centred = value - self.mean
+        mahalanobis = (centred * self.covariance.solve(centred)).sum(event_dims(self.event_dim))
+        return -0.5 * (mahalanobis + self.covariance.logdet() + self.event_shape.numel() * LOG_2PI)
+
+    def entropy(self) -> Tensor:
+        """``½[log det Σ + d(1 + log 2π)]``; a lower bound where the operator's `logdet` is one."""
+        return 0.5 * (self.covariance.logdet() + self.event_shape.numel() * (1 + LOG_2PI))
+
+    @property
+    def structure(self) -> str:
+        """The covariance's name."""
+        return type(self.covariance).__name__
+
+    def projects(self, contraction: Contraction) -> bool:
+        """As the covariance does."""
+        return self.covariance.projects(contraction)
+
+    def project(self, contraction: Contraction, x: Tensor) -> tuple[OutputNoise, ...]:
+        """Local noise, by the covariance's structure."""
+        return self.covariance.project(contraction, x)
+
+    def marginal(self, name: str) -> GaussianPosterior:
+        """The posterior of one parameter of the group, in the same (matrix or vector) view."""
+        if len(self.parts) == 1 and self.parts[0].name == name:
+            return self
+        part, start = locate(name, self.parts, self.event_dim)
+        length = part.length(self.event_dim)
+        covariance = RestrictedCovariance(self.covariance, start, length)
+        return GaussianPosterior(self.mean.narrow(-self.event_dim, start, length), covariance, (part,))

@@ -1,0 +1,119 @@
+"""k-tied Normal: a standard-deviation matrix of rank k."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from bayesrule.errors import InvalidArgument
+from bayesrule.kernels import sum_log_product
+from bayesrule.linalg import bilinear_sum, safe_sqrt
+from bayesrule.posteriors.family import Family, check_matrix, check_positive
+from bayesrule.posteriors.gaussian import GaussianPosterior
+from bayesrule.posteriors.independent import IndependentCovariance
+from bayesrule.posteriors.output_noise import OutputNoise
+from bayesrule.posteriors.parts import Part
+from bayesrule.random import draw
+from bayesrule.typing import Contraction
+
+
+def _pair_products(factor: Tensor) -> Tensor:
+    """``f_a ∘ f_c`` for the k(k+1)/2 pairs a ≤ c, as columns."""
+    first, second = torch.triu_indices(factor.shape[-1], factor.shape[-1], device=factor.device)
+    return factor[..., first] * factor[..., second]
+
+
+def _pair_weights(factor: Tensor) -> Tensor:
+    """1 for a pair with itself, 2 for the others, which stand for both orders."""
+    first, second = torch.triu_indices(factor.shape[-1], factor.shape[-1], device=factor.device)
+    return torch.where(first == second, 1.0, 2.0).to(factor.dtype)
+
+
+@dataclass(frozen=True)
+class KTiedCovariance(IndependentCovariance):
+    """``Σ = diag(S²)``, ``S = U Vᵀ`` with positive factors   [k-tied Normal, Sec. 3].
+
+    ``S²`` is a sum over pairs, ``S²_ij = Σ_{a≤c} w_ac (u_ia u_ic)(v_ja v_jc)``, so traces and local noise cost
+    O(k²(m + n)) and never form ``S``; only `sqrt_matmul`, `matmul`, `solve` and `diagonal`, whose results are m × n
+    anyway, do.
+    """
+
+    fan_in_factor: Float[Tensor, "*batch fan_in k"]
+    fan_out_factor: Float[Tensor, "*batch fan_out k"]
+
+    @property
+    def shape(self) -> torch.Size:
+        """(…, fan-in, fan-out)."""
+        return torch.Size((*self.fan_in_factor.shape[:-1], self.fan_out_factor.shape[-2]))
+
+    @property
+    def std(self) -> Tensor:  # type: ignore[override]
+        """``U Vᵀ``."""
+        return self.fan_in_factor @ self.fan_out_factor.mT
+
+    def logdet(self) -> Tensor:
+        """``2 Σ log(U Vᵀ)``, in chunks."""
+        return 2 * sum_log_product(self.fan_in_factor, self.fan_out_factor)
+
+    def trace(self, precision: Tensor) -> Tensor:
+        """``Σ_ij p_ij S²_ij`` through the pairs, without ``S``."""
+        return bilinear_sum(self._fan_in_pairs, precision, self._fan_out_pairs)
+
+    def project(self, contraction: Contraction, x: Tensor) -> tuple[OutputNoise, ...]:
+        """``√(op(x², UU) VVᵀ) ∘ ε``: k(k+1)/2 narrow contractions instead of one with S²."""
+        narrow = contraction.widen(contraction.square(x), self._fan_in_pairs)
+        return (OutputNoise(safe_sqrt(contraction.mix(narrow, self._fan_out_pairs))),)
+
+    @property
+    def _fan_in_pairs(self) -> Tensor:
+        return _pair_products(self.fan_in_factor)
+
+    @property
+    def _fan_out_pairs(self) -> Tensor:
+        return _pair_weights(self.fan_out_factor) * _pair_products(self.fan_out_factor)
+
+
+@dataclass(frozen=True)
+class KTied(Family):
+    """Normal whose standard deviations are the rank-k matrix ``U Vᵀ``; the factors are optimised as logarithms.
+
+    Attributes:
+        rank: k, usually 2 or 3.
+        init_std: Mean of the standard deviations at the start.
+        init_spread: Standard deviation of the factors' logarithms at the start.
+    """
+
+    rank: int = 2
+    init_std: float = 0.01
+    init_spread: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_positive("init_std", self.init_std)
+        if self.rank < 1:
+            raise InvalidArgument("The rank of a k-tied posterior must be at least 1", got=self.rank)
+
+    def init(self, mean: Tensor, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """``log u, log v = ½(log init_std − log k) + init_spread · N(0, 1)``   [App. D]."""
+        fan_in, fan_out = check_matrix(mean, "KTied")
+        if self.rank > min(fan_in, fan_out):
+            raise InvalidArgument(
+                f"A {fan_in} × {fan_out} matrix has rank at most {min(fan_in, fan_out)}", got=f"rank {self.rank}",
+                remedy=f"Use a rank of at most {min(fan_in, fan_out)}, or the Diagonal family.",
+            )  # fmt: skip
+        centre = 0.5 * (math.log(self.init_std) - math.log(self.rank))
+        log_factor = [
+            centre + self.init_spread * draw((size, self.rank), "normal", mean, generator) for size in (fan_in, fan_out)
+        ]
+        return {"mean": mean, "fan_in_log_factor": log_factor[0], "fan_out_log_factor": log_factor[1]}
+
+    def build(
+        self, parameters: Mapping[str, Tensor], *, event_dim: int = 2, parts: tuple[Part, ...] = ()
+    ) -> GaussianPosterior:
+        """``N(mean, diag((U Vᵀ)²))``."""
+        covariance = KTiedCovariance(parameters["fan_in_log_factor"].exp(), parameters["fan_out_log_factor"].exp())
+        return GaussianPosterior(parameters["mean"], covariance, parts)

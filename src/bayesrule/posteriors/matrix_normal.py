@@ -1,0 +1,122 @@
+"""Matrix normal: one covariance over inputs, one over outputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from bayesrule.linalg import bilinear_sum, log_diagonal_cholesky, scaled_identity_log_cholesky, triangular_logdet
+from bayesrule.posteriors.covariance import CovarianceOperator
+from bayesrule.posteriors.family import Family, check_matrix, check_positive
+from bayesrule.posteriors.gaussian import GaussianPosterior
+from bayesrule.posteriors.output_noise import OutputNoise
+from bayesrule.posteriors.parts import Part
+from bayesrule.typing import Contraction
+
+
+@dataclass(frozen=True)
+class MatrixNormalCovariance(CovarianceOperator):
+    """``Σ = AAᵀ ⊗ BBᵀ`` with lower-triangular A (fan-in) and B (fan-out)   [Rudnev & Kropotov, Sec. 3.4]."""
+
+    fan_in_cholesky: Float[Tensor, "*batch fan_in fan_in"]
+    fan_out_cholesky: Float[Tensor, "*batch fan_out fan_out"]
+
+    @property
+    def shape(self) -> torch.Size:
+        """(…, fan-in, fan-out)."""
+        return torch.Size((*self.fan_in_cholesky.shape[:-1], self.fan_out_cholesky.shape[-1]))
+
+    def matmul(self, x: Tensor) -> Tensor:
+        """``A Aᵀ x B Bᵀ``."""
+        return self.fan_in_cholesky @ (self.fan_in_cholesky.mT @ x @ self.fan_out_cholesky) @ self.fan_out_cholesky.mT
+
+    def solve(self, x: Tensor) -> Tensor:
+        """``(AAᵀ)⁻¹ x (BBᵀ)⁻¹``."""
+        rows = torch.cholesky_solve(x, self.fan_in_cholesky)
+        return torch.cholesky_solve(rows.mT, self.fan_out_cholesky).mT
+
+    def sqrt_matmul(self, noise: Tensor) -> Tensor:
+        """``A ε Bᵀ``."""
+        return self.fan_in_cholesky @ noise @ self.fan_out_cholesky.mT
+
+    def logdet(self) -> Tensor:
+        """``2(n Σ log A_ii + m Σ log B_jj)``   [Eq. 3]."""
+        fan_in, fan_out = self.event_shape
+        return 2 * (
+            fan_out * triangular_logdet(self.fan_in_cholesky) + fan_in * triangular_logdet(self.fan_out_cholesky)
+        )
+
+    def diagonal(self) -> Tensor:
+        """``(AAᵀ)_ii (BBᵀ)_jj``."""
+        return self._fan_in_variance @ self._fan_out_variance.mT
+
+    def trace(self, precision: Tensor) -> Tensor:
+        """``Σ_ij p_ij (AAᵀ)_ii (BBᵀ)_jj``   [Algorithm 1, with 1/σ² for the printed 1/σ]."""
+        return bilinear_sum(self._fan_in_variance, precision, self._fan_out_variance)
+
+    def projects(self, contraction: Contraction) -> bool:
+        """Not for grouped layers: outputs of different groups share rows of the weight, so their noises correlate."""
+        return contraction.groups == 1
+
+    def project(self, contraction: Contraction, x: Tensor) -> tuple[OutputNoise, ...]:
+        """``‖Aᵀx‖ · (B ε)ᵀ``: every position has its own scale, all share B."""
+        if not self.projects(contraction):
+            return super().project(contraction, x)
+        rotated = contraction.widen(x, self.fan_in_cholesky)
+        scale = torch.linalg.vector_norm(rotated, dim=contraction.channel_dim, keepdim=True)
+        return (OutputNoise(scale, self.fan_out_cholesky),)
+
+    @property
+    def _fan_in_variance(self) -> Tensor:
+        return self.fan_in_cholesky.square().sum(-1, keepdim=True)
+
+    @property
+    def _fan_out_variance(self) -> Tensor:
+        return self.fan_out_cholesky.square().sum(-1, keepdim=True)
+
+
+def init_cholesky_factors(mean: Tensor, init_std: float) -> dict[str, Tensor]:
+    """Both factors ``√init_std · I``, so that every entry starts with standard deviation ``init_std``."""
+    fan_in, fan_out = check_matrix(mean, "A matrix normal")
+    scale = math.sqrt(init_std)
+    return {
+        "fan_in_log_cholesky": scaled_identity_log_cholesky(fan_in, scale, mean),
+        "fan_out_log_cholesky": scaled_identity_log_cholesky(fan_out, scale, mean),
+    }
+
+
+def build_matrix_normal(parameters: Mapping[str, Tensor]) -> MatrixNormalCovariance:
+    """The covariance of unconstrained factors."""
+    return MatrixNormalCovariance(
+        log_diagonal_cholesky(parameters["fan_in_log_cholesky"]),
+        log_diagonal_cholesky(parameters["fan_out_log_cholesky"]),
+    )
+
+
+@dataclass(frozen=True)
+class MatrixNormal(Family):
+    """Matrix normal with Cholesky factors whose diagonals are optimised as logarithms.
+
+    Attributes:
+        init_std: Where the standard deviations start, without correlation.
+    """
+
+    init_std: float = 0.01
+
+    def __post_init__(self) -> None:
+        check_positive("init_std", self.init_std)
+
+    def init(self, mean: Tensor, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """Independent entries of standard deviation ``init_std``."""
+        return {"mean": mean, **init_cholesky_factors(mean, self.init_std)}
+
+    def build(
+        self, parameters: Mapping[str, Tensor], *, event_dim: int = 2, parts: tuple[Part, ...] = ()
+    ) -> GaussianPosterior:
+        """``MN(mean, AAᵀ, BBᵀ)``."""
+        return GaussianPosterior(parameters["mean"], build_matrix_normal(parameters), parts)

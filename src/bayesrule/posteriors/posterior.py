@@ -1,0 +1,86 @@
+"""A posterior is a frozen value; who keeps its numbers (a module, an optimizer) is someone else's business."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from bayesrule.posteriors.output_noise import OutputNoise
+from bayesrule.posteriors.parts import Part, split_event
+from bayesrule.random import Law, draw
+from bayesrule.typing import Contraction
+
+
+class Posterior(ABC):
+    """A distribution over a group of one or more parameters, seen as one event.
+
+    Named as in `torch.distributions`. Noise is an argument: `from_noise` maps standard noise of `noise_shape` and
+    `noise_law` to a draw.
+    """
+
+    noise_law: ClassVar[Law] = "normal"
+    mean: Tensor
+    event_dim: int
+    parts: tuple[Part, ...]
+
+    @property
+    @abstractmethod
+    def variance(self) -> Tensor:
+        """Marginal variance of every entry."""
+
+    @property
+    @abstractmethod
+    def noise_shape(self) -> torch.Size:
+        """Shape of the noise for one draw."""
+
+    @abstractmethod
+    def from_noise(self, noise: Tensor) -> Tensor:
+        """The draw that this noise stands for, differentiable in the posterior's parameters."""
+
+    @abstractmethod
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density of an event."""
+
+    @abstractmethod
+    def entropy(self) -> Tensor:
+        """Differential entropy, in nats."""
+
+    @abstractmethod
+    def project(self, contraction: Contraction, x: Tensor) -> tuple[OutputNoise, ...]:
+        """The noises it adds to ``op(x, W)``, for local reparameterization."""
+
+    @abstractmethod
+    def projects(self, contraction: Contraction) -> bool:
+        """Whether `project` has a form for this layer."""
+
+    @property
+    @abstractmethod
+    def independent(self) -> bool:
+        """Whether the entries are independent and symmetric about their mean."""
+
+    @property
+    def structure(self) -> str:
+        """What to call it in a message."""
+        return type(self).__name__
+
+    @property
+    def stddev(self) -> Tensor:
+        """Marginal standard deviation of every entry."""
+        return self.variance.sqrt()
+
+    @property
+    def event_shape(self) -> torch.Size:
+        """Shape of one draw without batch dimensions."""
+        return self.mean.shape[self.mean.ndim - self.event_dim :]
+
+    def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
+        """Draws with fresh noise; gradients flow to the posterior's parameters."""
+        return self.from_noise(draw((*sample_shape, *self.noise_shape), self.noise_law, self.mean, generator))
+
+    def split(self, event: Tensor) -> dict[str, Tensor]:
+        """A draw (or any tensor of its shape) cut into the group's parameters, each in its own layout."""
+        return split_event(event, self.parts, self.event_dim)

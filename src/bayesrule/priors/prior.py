@@ -1,0 +1,88 @@
+"""A prior: Gaussian, and diagonal once its hyper-parameters are given."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesrule.errors import InvalidArgument, ShapeMismatch, Unsupported
+from bayesrule.linalg import sum_of_squares
+from bayesrule.posteriors import GaussianPosterior, Posterior
+
+
+@dataclass(frozen=True)
+class DiagonalNormal:
+    """``N(mean, diag(1/precision))`` over an event; both broadcast to its shape."""
+
+    mean: Tensor
+    precision: Tensor
+
+
+class Prior(ABC):
+    """Gives, for a posterior, the diagonal normal to compare it with.
+
+    A hyper-parameter is fixed, found in closed form from the posterior itself (empirical Bayes), or learned by
+    gradient; only the last kind has `hyperparameters`, whose tensors the caller keeps and hands back to `given`.
+    """
+
+    @abstractmethod
+    def given(self, posterior: Posterior, hyperparameters: Mapping[str, Tensor]) -> DiagonalNormal:
+        """The prior of this posterior's event."""
+
+    def hyperparameters(self, posterior: Posterior) -> dict[str, Tensor]:
+        """Unconstrained tensors to be learned by gradient: none, unless a prior has some."""
+        return {}
+
+    def share(self, posteriors: Iterable[Posterior]) -> Prior:
+        """The prior for each of several posteriors, after settling what they have in common: nothing by default."""
+        return self
+
+
+def need_gaussian(posterior: Posterior, prior: Prior) -> GaussianPosterior:
+    """Refuse posteriors without a covariance."""
+    if not isinstance(posterior, GaussianPosterior):
+        raise Unsupported(
+            f"{type(prior).__name__} is a prior for Gaussian posteriors", got=posterior.structure,
+            remedy="Use a Gaussian family, or the prior of that family.",
+        )  # fmt: skip
+    return posterior
+
+
+def expected_squares(posterior: Posterior, centre: Tensor | float = 0.0) -> Tensor:
+    """``E[(w − centre)²]`` of every entry: ``M² + s``."""
+    return posterior.variance + (posterior.mean - centre).square()
+
+
+def total_expected_square(posterior: GaussianPosterior, centre: Tensor | float = 0.0) -> Tensor:
+    """``Σ E[(w − centre)²]``, by the covariance's own trace: cheaper than the sum of `expected_squares`."""
+    one = posterior.mean.new_ones(())
+    return posterior.covariance.trace(one) + sum_of_squares(posterior.mean - centre, posterior.event_dim)
+
+
+def check_positive_scale(name: str, value: float | Tensor) -> Tensor:
+    """Refuse a scale that is not positive and finite."""
+    tensor = torch.as_tensor(value)
+    if not bool(((tensor > 0) & torch.isfinite(tensor)).all()):
+        raise InvalidArgument(
+            f"{name} must be positive and finite", got=value,
+            remedy="Every scale is a standard deviation; for no prior at all use the Point family.",
+        )  # fmt: skip
+    return tensor
+
+
+def check_broadcast(name: str, value: Tensor, event_shape: torch.Size) -> Tensor:
+    """Refuse a tensor that does not broadcast to the event."""
+    try:
+        fits = torch.broadcast_shapes(value.shape, event_shape)[-len(event_shape) :] == event_shape
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ShapeMismatch(
+            f"{name} must broadcast to the weight's fan-in × fan-out shape {tuple(event_shape)}",
+            got=tuple(value.shape),
+        )
+    return value

@@ -1,0 +1,32 @@
+"""The protocols that let a lower layer call a higher one by shape alone."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Contraction(Protocol):
+    """A layer seen as ``y = op(x, W)``, linear in its weight; `bayesrule.contractions` has the instances.
+
+    ``W`` is always the fan-in × fan-out matrix view of the layer's weight.
+    """
+
+    groups: int
+
+    @property
+    def channel_dim(self) -> int:
+        """Where the fan-out channels lie in the output, counted from the end."""
+
+    def __call__(self, x: Tensor, matrix: Tensor) -> Tensor:
+        """``op(x, W)``."""
+
+    def square(self, x: Tensor) -> Tensor:
+        """The input whose contraction with ``W²`` sums squared products: ``x²``, or an index itself."""
+
+    def widen(self, x: Tensor, matrix: Tensor) -> Tensor:
+        """Apply a fan-in × r matrix in place of the weight: r channels for each group."""
+
+    def mix(self, channels: Tensor, matrix: Tensor) -> Tensor:
+        """Map the channels `widen` gives to the fan-out ones by a fan-out × r matrix."""
