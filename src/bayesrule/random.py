@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 Law = Literal["normal", "uniform", "sign"]
 
 
+@runtime_checkable
 class NoiseSource(Protocol):
     """Anything that hands out noise of a given shape and law."""
 
@@ -20,12 +22,11 @@ class NoiseSource(Protocol):
 
 def draw(shape: tuple[int, ...], law: Law, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Fresh noise: standard normal, uniform on [0, 1), or random signs ±1."""
-    noise = torch.empty(shape, dtype=like.dtype, device=like.device)
     if law == "normal":
-        return noise.normal_(generator=generator)
+        return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
     if law == "uniform":
-        return noise.uniform_(generator=generator)
-    return noise.bernoulli_(0.5, generator=generator) * 2 - 1
+        return torch.rand(shape, generator=generator, dtype=like.dtype, device=like.device)
+    return torch.randint(0, 2, shape, generator=generator, dtype=like.dtype, device=like.device) * 2 - 1
 
 
 @dataclass(frozen=True)
@@ -49,3 +50,9 @@ class Replay:
         """The next tensor."""
         noise = self.noises.pop(0)
         return noise.to(like).expand(shape)
+
+
+def keyed_generator(device: torch.device, *key: int | str) -> torch.Generator:
+    """A generator whose stream depends on the key alone: the same key, the same noise."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    return torch.Generator(device).manual_seed(int.from_bytes(digest, "big") >> 1)

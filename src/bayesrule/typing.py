@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
 
+@runtime_checkable
 class Contraction(Protocol):
     """A layer seen as ``y = op(x, W)``, linear in its weight; `bayesrule.contractions` has the instances.
 

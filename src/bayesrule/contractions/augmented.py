@@ -42,7 +42,7 @@ class Augmented(Contraction):
     def widen(self, x: Tensor, matrix: Tensor) -> Tensor:
         """``op(x, M) + last row``, in every group."""
         row = matrix[..., -1, :]
-        return self._add_row(self.inner.widen(x, matrix[..., :-1, :]), row.repeat(self.groups))
+        return self._add_row(self.inner.widen(x, matrix[..., :-1, :]), row.tile(self.groups))
 
     def rows(self, x: Tensor) -> int:
         """As inside."""
@@ -52,4 +52,6 @@ class Augmented(Contraction):
         """The constant input cannot change its sign; the output's signs decorrelate the examples."""
 
     def _add_row(self, output: Tensor, row: Tensor) -> Tensor:
-        return output + row.reshape(-1, *(1,) * (-1 - self.channel_dim))
+        # Leading dimensions of a row (many weights at once) come before the output's examples and positions.
+        spread = row.reshape(*row.shape[:-1], *(1,) * (output.ndim - row.ndim), -1)
+        return output + spread.movedim(-1, self.channel_dim)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import torch
 from torch import Tensor
 
 from bayesrule.errors import ShapeMismatch, Unsupported
@@ -51,9 +52,9 @@ class Contraction(ABC):
         if self.groups == 1:
             mixed = last @ matrix.mT
         else:
-            grouped = last.unflatten(-1, (self.groups, rank)).unsqueeze(-2)
-            columns = matrix.unflatten(-2, (self.groups, -1)).mT
-            mixed = (grouped @ columns).squeeze(-2).flatten(-2)
+            # einsum, since a broadcast matmul would copy the matrix for every output row
+            grouped = last.unflatten(-1, (self.groups, rank)), matrix.unflatten(-2, (self.groups, -1))
+            mixed = torch.einsum("...gr,gor->...go", *grouped).flatten(-2)
         return mixed.movedim(-1, self.channel_dim)
 
     def check_input(self, x: Tensor) -> None:
@@ -84,7 +85,7 @@ def need_channels(x: Tensor, channel_dim: int, channels: int, layer: str) -> Non
 
 
 def refuse_batched_weight(matrix: Tensor, layer: str) -> None:
-    """Convolutions take one weight at a time; many go through `torch.vmap`."""
+    """Convolutions and embeddings take one weight at a time; many go through `torch.vmap`."""
     if matrix.ndim != 2:
         raise Unsupported(
             f"{layer} takes one fan-in × fan-out matrix", got=f"shape {tuple(matrix.shape)}",

@@ -59,10 +59,11 @@ class Conv(Contraction):
     def widen(self, x: Tensor, matrix: Tensor) -> Tensor:
         """``x * M``, M repeated for each group."""
         view = MatrixView((matrix.shape[-1] * self.groups, *self.view.shape[1:]))
-        return self._convolve(x, matrix.repeat(1, self.groups), view)
+        return self._convolve(x, matrix.tile(self.groups), view)
 
     def rows(self, x: Tensor) -> int:
         """Examples × output positions."""
+        self._need_channels(x)
         sizes, kernel = x.shape[-self._dims :], self.view.shape[2:]
         if self.padding == "same":
             positions = list(sizes)
@@ -80,8 +81,11 @@ class Conv(Contraction):
         """One for each example and input channel."""
         return example_signs(x, self.channel_dim, self._dims + 1)
 
-    def _convolve(self, x: Tensor, matrix: Tensor, view: MatrixView) -> Tensor:
+    def _need_channels(self, x: Tensor) -> None:
         need_channels(x, self.channel_dim, self.view.shape[1] * self.groups, "Conv")
+
+    def _convolve(self, x: Tensor, matrix: Tensor, view: MatrixView) -> Tensor:
+        self._need_channels(x)
         refuse_batched_weight(matrix, "Conv")
         padding = self.padding
         if self.padding_mode != "zeros":
@@ -129,10 +133,11 @@ class ConvTranspose(Contraction):
     def widen(self, x: Tensor, matrix: Tensor) -> Tensor:
         """``x *ᵀ M``, M repeated for each group."""
         shape = (self.view.shape[0], matrix.shape[-1], *self.view.shape[2:])
-        return self._convolve(x, matrix.repeat(1, self.groups), MatrixView(shape, 1, self.groups))
+        return self._convolve(x, matrix.tile(self.groups), MatrixView(shape, 1, self.groups))
 
     def rows(self, x: Tensor) -> int:
         """Examples × output positions."""
+        self._need_channels(x)
         positions = [
             (size - 1) * stride - 2 * pad + dilation * (k - 1) + extra + 1
             for size, stride, pad, dilation, k, extra in zip(
@@ -146,8 +151,11 @@ class ConvTranspose(Contraction):
         """One for each example and input channel."""
         return example_signs(x, self.channel_dim, -self.channel_dim)
 
-    def _convolve(self, x: Tensor, matrix: Tensor, view: MatrixView) -> Tensor:
+    def _need_channels(self, x: Tensor) -> None:
         need_channels(x, self.channel_dim, self.view.shape[0], "ConvTranspose")
+
+    def _convolve(self, x: Tensor, matrix: Tensor, view: MatrixView) -> Tensor:
+        self._need_channels(x)
         refuse_batched_weight(matrix, "ConvTranspose")
         transpose = _TRANSPOSE[len(self.view.shape) - 2]
         return transpose(

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bayesrule.contractions.contraction import Contraction
-from bayesrule.errors import InvalidArgument
+from bayesrule.contractions.contraction import Contraction, refuse_batched_weight
+from bayesrule.errors import InvalidArgument, Unsupported
 from bayesrule.linalg import MatrixView
 
 
@@ -22,6 +22,11 @@ class Embedding(Contraction):
     @classmethod
     def of(cls, module: nn.Embedding) -> Embedding:
         """The contraction of a module."""
+        if module.max_norm is not None:
+            raise Unsupported(
+                "An embedding with max_norm rescales its rows, so it is not linear in its weight",
+                got=f"max_norm={module.max_norm}", remedy="Use an embedding without max_norm, or leave this one as it is.",
+            )  # fmt: skip
         return cls(MatrixView(tuple(module.weight.shape), fan_out_axis=1), module.padding_idx)
 
     @property
@@ -41,6 +46,7 @@ class Embedding(Contraction):
         """``M[x]``."""
         if x.is_floating_point():
             raise InvalidArgument("An embedding takes integer indices", got=f"dtype {x.dtype}")
+        refuse_batched_weight(matrix, "Embedding")
         return F.embedding(x, matrix, self.padding_idx)
 
     def rows(self, x: Tensor) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional as F
 
 from bayesrule.contractions.contraction import Contraction, example_signs
 from bayesrule.linalg import MatrixView
@@ -23,12 +24,14 @@ class Generic(Contraction):
         name: Which parameter is the weight.
         view: The weight's matrix view.
         channel_axis: Where channels lie in inputs and outputs, counted from the end.
+        groups: Into how many runs of channels the layer is split, each fan-out run seeing one fan-in run.
     """
 
     module: nn.Module
     name: str
     view: MatrixView
     channel_axis: int = -1
+    groups: int = 1
 
     @property
     def channel_dim(self) -> int:
@@ -45,13 +48,14 @@ class Generic(Contraction):
         return x.square() if x.is_floating_point() else x
 
     def widen(self, x: Tensor, matrix: Tensor) -> Tensor:
-        """The columns in runs of the layer's width, the last one padded with zeros."""
-        width = self.view.fan_out
+        """The columns in runs of one group's width, the last one padded with zeros, repeated for each group."""
+        width = self.view.fan_out // self.groups
         outputs = []
         for columns in matrix.split(width, dim=-1):
-            padded = torch.nn.functional.pad(columns, (0, width - columns.shape[-1]))
-            outputs.append(self(x, padded).narrow(self.channel_dim, 0, columns.shape[-1]))
-        return torch.cat(outputs, dim=self.channel_dim)
+            padded = F.pad(columns, (0, width - columns.shape[-1])).tile(self.groups)
+            channels = self(x, padded).movedim(self.channel_dim, -1).unflatten(-1, (self.groups, width))
+            outputs.append(channels[..., : columns.shape[-1]])
+        return torch.cat(outputs, dim=-1).flatten(-2).movedim(-1, self.channel_dim)
 
     def rows(self, x: Tensor) -> int:
         """As many as the input has: a generic layer is taken to keep its positions."""

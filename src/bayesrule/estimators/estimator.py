@@ -26,7 +26,7 @@ class Estimator(ABC):
             noise: Where noise comes from; torch's global generator by default.
         """
         contraction.check_input(x)
-        return self.output(posterior, contraction, x, noise or FromGenerator())
+        return self.output(posterior, contraction, x, FromGenerator() if noise is None else noise)
 
     @abstractmethod
     def output(self, posterior: Posterior, contraction: Contraction, x: Tensor, noise: NoiseSource) -> Tensor:

@@ -25,10 +25,11 @@ class Flipout(Estimator):
     def output(self, posterior: Posterior, contraction: Contraction, x: Tensor, noise: NoiseSource) -> Tensor:
         """The output at the mean and the sign-flipped perturbation."""
         if not posterior.independent:
+            other = "LocalReparam or WeightSample" if posterior.projects(contraction) else "WeightSample"
             raise Unsupported(
                 "Flipout needs a posterior with independent entries, symmetric about their mean",
                 got=posterior.structure,
-                remedy="Use LocalReparam or WeightSample, or the Diagonal or KTied family.",
+                remedy=f"Use the {other} estimator, or the Diagonal or KTied family.",
             )
         output = contraction(x, posterior.mean)
         drawn = posterior.from_noise(noise(tuple(posterior.noise_shape), posterior.noise_law, posterior.mean))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bayesrule.errors import InvalidArgument
-from bayesrule.expfam.blocks import Block
 from bayesrule.expfam.coordinates import Expectation, Natural
 from bayesrule.expfam.family import ExponentialFamily
+from bayesrule.expfam.space import Block, Blockwise, ParameterSpace
 from bayesrule.random import NoiseSource
 
 Vector = Float[Tensor, "*batch dim"]
@@ -23,12 +22,12 @@ Vector = Float[Tensor, "*batch dim"]
 class Bernoulli(ExponentialFamily):
     """θ ∈ {−1, +1}^dim with P(θ = 1) = p: λ = ½ log(p/(1−p)), T(θ) = θ, μ = 2p − 1 = tanh λ   (Table 2; Sec. 4.5)."""
 
-    blocks: ClassVar[Mapping[str, Block]] = {"linear": Block(("dim",))}
+    space: ClassVar[ParameterSpace] = Blockwise(linear=Block(("dim",)))
 
     def from_probability(self, probability: Vector) -> Natural:
         """λ = ½ log(p/(1−p)), for 0 < p < 1."""
         if not ((probability > 0) & (probability < 1)).all():
-            raise InvalidArgument("the probability of +1 must lie strictly between 0 and 1", got=probability.tolist())
+            raise InvalidArgument("the probability of +1 must lie strictly between 0 and 1", got=probability)
         return self.check(Natural(linear=0.5 * torch.logit(probability)))
 
     def to_probability(self, natural: Natural) -> Vector:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,10 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bayesrule.expfam.blocks import Above, Below, Block
 from bayesrule.expfam.coordinates import Expectation, Natural
+from bayesrule.expfam.domains import Above, Below
 from bayesrule.expfam.family import ExponentialFamily
 from bayesrule.expfam.newton import solve_natural
+from bayesrule.expfam.space import Block, Blockwise, ParameterSpace
 from bayesrule.random import NoiseSource
 
 Batch = Float[Tensor, "*batch"]
@@ -26,7 +26,7 @@ class Gamma(ExponentialFamily):
     One member is a scalar; a vector of independent ones is a batch.
     """
 
-    blocks: ClassVar[Mapping[str, Block]] = {"log": Block((), Above(-1.0)), "linear": Block((), Below(0.0))}
+    space: ClassVar[ParameterSpace] = Blockwise(log=Block((), Above(-1.0)), linear=Block((), Below(0.0)))
 
     def from_shape_rate(self, shape: Batch, rate: Batch) -> Natural:
         """λ = (α − 1, −β)."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
 
-from bayesrule.expfam.blocks import Below, Block
 from bayesrule.expfam.coordinates import Expectation, Natural
+from bayesrule.expfam.domains import Below
 from bayesrule.expfam.family import ExponentialFamily
+from bayesrule.expfam.space import Block, Blockwise, ParameterSpace
 from bayesrule.random import NoiseSource
 
 Vector = Float[Tensor, "*batch dim"]
@@ -22,7 +22,7 @@ Vector = Float[Tensor, "*batch dim"]
 class GaussianDiagonal(ExponentialFamily):
     """N(m, diag(s)⁻¹): λ = (s∘m, −½s), T(θ) = (θ, θ∘θ), μ = (m, m∘m + 1/s)   (Table 2, corrected)."""
 
-    blocks: ClassVar[Mapping[str, Block]] = {"linear": Block(("dim",)), "quadratic": Block(("dim",), Below(0.0))}
+    space: ClassVar[ParameterSpace] = Blockwise(linear=Block(("dim",)), quadratic=Block(("dim",), Below(0.0)))
 
     def from_mean_precision(self, mean: Vector, precision: Vector) -> Natural:
         """λ = (s∘m, −½s)."""

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from bayesrule.errors import InvalidArgument, ShapeMismatch
 from bayesrule.expfam.base_measure import BaseMeasure
-from bayesrule.expfam.blocks import Block
 from bayesrule.expfam.coordinates import Expectation, Natural
 from bayesrule.expfam.family import ExponentialFamily
+from bayesrule.expfam.precision import correlate, solve_precision
+from bayesrule.expfam.space import Block, Blockwise, ParameterSpace
 from bayesrule.random import NoiseSource
 
 
@@ -52,14 +53,14 @@ class GaussianFixed(ExponentialFamily):
     precision: Float[Tensor, "dim dim"]
     base: GaussianBase = field(init=False, repr=False)
     sizes: Mapping[str, int] = field(init=False, repr=False)
-    blocks: ClassVar[Mapping[str, Block]] = {"linear": Block(("dim",))}
+    space: ClassVar[ParameterSpace] = Blockwise(linear=Block(("dim",)))
 
     def __post_init__(self) -> None:
         if self.precision.ndim != 2 or self.precision.shape[0] != self.precision.shape[1]:
             raise ShapeMismatch("the precision must be one square matrix", got=tuple(self.precision.shape))
         cholesky, info = torch.linalg.cholesky_ex(self.precision)
         if info != 0 or not torch.allclose(self.precision, self.precision.mT):
-            raise InvalidArgument("the precision must be symmetric positive definite", got=self.precision.tolist())
+            raise InvalidArgument("the precision must be symmetric positive definite", got=self.precision)
         object.__setattr__(self, "base", GaussianBase(cholesky))
         object.__setattr__(self, "sizes", {"dim": len(cholesky)})
 
@@ -69,7 +70,7 @@ class GaussianFixed(ExponentialFamily):
 
     def to_mean(self, natural: Natural) -> Float[Tensor, "*batch dim"]:
         """The mean m = S⁻¹λ."""
-        return torch.cholesky_solve(natural["linear"].unsqueeze(-1), self.base.precision_cholesky).squeeze(-1)
+        return solve_precision(self.base.precision_cholesky, natural["linear"])
 
     def statistics(self, theta: Float[Tensor, "*batch dim"]) -> Expectation:
         """T(θ) = θ."""
@@ -86,5 +87,5 @@ class GaussianFixed(ExponentialFamily):
     def sample(self, natural: Natural, noise: NoiseSource, sample_shape: tuple[int, ...] = ()) -> Tensor:
         """θ = m + L⁻ᵀε with S = LLᵀ."""
         mean = self.to_mean(natural)
-        standard = noise(sample_shape + tuple(mean.shape), "normal", mean).unsqueeze(-1)
-        return mean + torch.linalg.solve_triangular(self.base.precision_cholesky.mT, standard, upper=True).squeeze(-1)
+        standard = noise(sample_shape + tuple(mean.shape), "normal", mean)
+        return mean + correlate(self.base.precision_cholesky, standard)

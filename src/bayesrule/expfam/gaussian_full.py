@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,9 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bayesrule.expfam.blocks import Block, NegativeDefinite
 from bayesrule.expfam.coordinates import Expectation, Natural
+from bayesrule.expfam.domains import NegativeDefinite
 from bayesrule.expfam.family import ExponentialFamily
+from bayesrule.expfam.precision import correlate, solve_precision
+from bayesrule.expfam.space import Block, Blockwise, ParameterSpace
 from bayesrule.random import NoiseSource
 
 Vector = Float[Tensor, "*batch dim"]
@@ -24,10 +25,9 @@ Matrix = Float[Tensor, "*batch dim dim"]
 class GaussianFull(ExponentialFamily):
     """N(m, S⁻¹): λ = (Sm, −½S), T(θ) = (θ, θθᵀ), μ = (m, mmᵀ + S⁻¹)   (Eq. 9)."""
 
-    blocks: ClassVar[Mapping[str, Block]] = {
-        "linear": Block(("dim",)),
-        "quadratic": Block(("dim", "dim"), NegativeDefinite(), symmetric=True),
-    }
+    space: ClassVar[ParameterSpace] = Blockwise(
+        linear=Block(("dim",)), quadratic=Block(("dim", "dim"), NegativeDefinite(), symmetric=True)
+    )
 
     def from_mean_precision(self, mean: Vector, precision: Matrix) -> Natural:
         """λ = (Sm, −½S)."""
@@ -36,8 +36,7 @@ class GaussianFull(ExponentialFamily):
     def to_mean_precision(self, natural: Natural) -> tuple[Vector, Matrix]:
         """The mean m and the precision S."""
         precision = _precision(natural)
-        mean = torch.cholesky_solve(natural["linear"].unsqueeze(-1), torch.linalg.cholesky(precision)).squeeze(-1)
-        return mean, precision
+        return solve_precision(torch.linalg.cholesky(precision), natural["linear"]), precision
 
     def statistics(self, theta: Vector) -> Expectation:
         """T(θ) = (θ, θθᵀ)."""
@@ -59,10 +58,9 @@ class GaussianFull(ExponentialFamily):
 
     def sample(self, natural: Natural, noise: NoiseSource, sample_shape: tuple[int, ...] = ()) -> Tensor:
         """θ = m + L⁻ᵀε with S = LLᵀ."""
-        mean, precision = self.to_mean_precision(natural)
-        standard = noise(sample_shape + tuple(mean.shape), "normal", mean).unsqueeze(-1)
-        cholesky = torch.linalg.cholesky(precision)
-        return mean + torch.linalg.solve_triangular(cholesky.mT, standard, upper=True).squeeze(-1)
+        cholesky = torch.linalg.cholesky(_precision(natural))
+        mean = solve_precision(cholesky, natural["linear"])
+        return mean + correlate(cholesky, noise(sample_shape + tuple(mean.shape), "normal", mean))
 
 
 def _precision(natural: Natural) -> Matrix:

@@ -39,11 +39,13 @@ def step(
         The new λ of each name, not checked: a large step may leave the family, which ``family.check`` finds.
 
     >>> from bayesrule.expfam import Gamma
-    >>> prior, counts = Gamma().from_shape_rate(torch.tensor(2.0), torch.tensor(1.0)), torch.tensor([3.0, 5.0])
-    >>> def negative_log_joint(mu):  # Poisson counts, up to a constant
-    ...     return -prior["log"] * mu["log"] - prior["linear"] * mu["linear"] + 2 * mu["linear"] - 8 * mu["log"]
-    >>> gradient = gradient_in_expectation(Gamma(), negative_log_joint, prior)
-    >>> Gamma().to_shape_rate(step({"rate": Gamma()}, {"rate": prior}, {"rate": gradient}, step_size=1.0)["rate"])
+    >>> counts, family = torch.tensor([3.0, 5.0]), Gamma()
+    >>> prior = family.from_shape_rate(torch.tensor(2.0), torch.tensor(1.0))
+    >>> def expected_loss(mu):  # −E_q[log p(θ) + Σ log Poisson(count; θ)], up to a constant
+    ...     return -(family.inner(prior, mu) + counts.sum() * mu["log"] - len(counts) * mu["linear"])
+    >>> gradient = gradient_in_expectation(family, expected_loss, prior)
+    >>> posterior = step({"rate": family}, {"rate": prior}, {"rate": gradient}, step_size=1.0)
+    >>> family.to_shape_rate(posterior["rate"])
     (tensor(10.), tensor(3.))
     """
     require_same_names(naturals, families)
@@ -68,7 +70,7 @@ def gradients_in_expectation(
     """
     expectations = {name: families[name].to_expectation(natural) for name, natural in naturals.items()}
     gradients = torch.func.grad(lambda mu: expected_loss(mu).sum())(expectations)
-    return {name: families[name].project(Natural(**gradient.blocks)) for name, gradient in gradients.items()}
+    return {name: families[name].space.project(Natural(**gradient.blocks)) for name, gradient in gradients.items()}
 
 
 def gradient_in_expectation(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NoReturn
 
 import torch
 from jaxtyping import Float
@@ -21,43 +22,44 @@ def solve_natural(
     expectation: Expectation,
     start: Natural,
     *,
-    tolerance: float | None = None,
+    tolerance: float = 1e-8,
     max_steps: int = 100,
 ) -> Natural:
     """Solve ∇A(λ) = μ, that is, minimise the strictly convex A(λ) − ⟨λ, μ⟩: λ ← λ + t·(∇²A)⁻¹(μ − ∇A(λ)).
 
-    The step t is halved until λ stays in Ω and the objective falls. Iteration ends when no entry of a full step
-    exceeds ``tolerance·(1 + |λ|)``; since convergence is quadratic, the error left is about its square, and rounding.
-    Derivatives with respect to μ are right up to the third: the last two steps carry the graph.
+    The step t is halved until λ stays in Ω and the objective falls. Iteration ends when the Newton decrement δ, with
+    δ² = (μ − ∇A)ᵀ(∇²A)⁻¹(μ − ∇A), is at most ``tolerance``: then KL ≈ δ²/2 to the solution, in any units of θ, and
+    two more steps leave only rounding. These two carry the graph, so derivatives in μ are right up to the third.
+    Whatever the dtype of μ, the work is done in float64: μ → λ loses digits wherever a distribution is narrow.
 
     Args:
         family: A family without symmetric blocks, whose ∇²A in all entries would be singular.
         expectation: μ; leading dimensions are a batch.
         start: A valid λ for each member of the batch.
-        tolerance: By default √eps of the dtype.
+        tolerance: The largest Newton decrement at which to stop.
         max_steps: Newton steps before giving up.
 
     Raises:
         InvalidArgument: If ``start`` is not valid or no λ was found: μ is then not the expectation of any member.
     """
-    if any(block.symmetric for block in family.blocks.values()):
+    if any(block.symmetric for block in family.space.blocks.values()):
         raise Unsupported(
             "Newton's method on a family with a symmetric block",
             got=type(family).__name__,
             remedy="Write to_natural by formula, or solve for the entries without one.",
         )
-    target, point = _to_vectors(family, expectation), _to_vectors(family, start).detach()
-    tolerance = torch.finfo(target.dtype).eps ** 0.5 if tolerance is None else tolerance
+    target, point = _to_vectors(family, expectation).double(), _to_vectors(family, start).detach().double()
     if not family.valid(start).all():
         _refuse(start)
 
     def log_partition(vector: Float[Tensor, " entries"]) -> Tensor:
         return family.log_partition(_from_vectors(family, vector, start, batch_shape=()))
 
-    def newton_step(point: Vectors, target: Vectors) -> Vectors:
+    def newton_step(point: Vectors, target: Vectors) -> tuple[Vectors, Float[Tensor, " members"]]:
         residual = target - torch.func.vmap(torch.func.grad(log_partition))(point)
-        hessian = torch.func.vmap(torch.func.hessian(log_partition))(point)
-        return torch.linalg.solve(hessian, residual.unsqueeze(-1)).squeeze(-1)
+        hessian = torch.func.vmap(torch.func.jacrev(torch.func.grad(log_partition)))(point)
+        step = torch.linalg.solve_ex(hessian, residual.unsqueeze(-1)).result.squeeze(-1)
+        return step, (residual * step).sum(-1)
 
     def objective(point: Vectors) -> Float[Tensor, " members"]:
         natural = _from_vectors(family, point, start, batch_shape=(len(point),))
@@ -66,15 +68,18 @@ def solve_natural(
 
     with torch.no_grad():
         for _ in range(max_steps):
-            step = newton_step(point, target.detach())
-            if (step.abs() <= tolerance * (1 + point.abs())).all():
+            step, squared_decrement = newton_step(point, target.detach())
+            if not step.isfinite().all():  # ∇²A has become singular: λ runs away to the boundary of Ω
+                _refuse(expectation)
+            if (squared_decrement <= tolerance**2).all():
                 break
             point = point + _halve_until_lower(objective, point, step).unsqueeze(-1) * step
         else:
             _refuse(expectation)
     for _ in range(2):
-        point = point + newton_step(point, target)
-    return _from_vectors(family, point, start, batch_shape=_batch_shape(family, start))
+        point = point + newton_step(point, target)[0]
+    natural = _from_vectors(family, point, start, batch_shape=_batch_shape(family, start))
+    return natural.map(lambda value: value.to(expectation.items[0][1].dtype))
 
 
 def _halve_until_lower(
@@ -92,7 +97,7 @@ def _halve_until_lower(
     return size
 
 
-def _refuse(got: Coordinates) -> None:
+def _refuse(got: Coordinates) -> NoReturn:
     raise InvalidArgument(
         "no natural parameter was found that has this expectation",
         got=got,
@@ -102,11 +107,11 @@ def _refuse(got: Coordinates) -> None:
 
 def _batch_shape(family: ExponentialFamily, point: Coordinates) -> tuple[int, ...]:
     name, value = point.items[0]
-    return tuple(value.shape[: value.ndim - family.event_dims[name]])
+    return tuple(value.shape[: value.ndim - family.space.event_dims[name]])
 
 
 def _event_shapes(family: ExponentialFamily, point: Coordinates) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(value.shape[value.ndim - family.event_dims[name] :]) for name, value in point.items}
+    return {name: tuple(value.shape[value.ndim - family.space.event_dims[name] :]) for name, value in point.items}
 
 
 def _to_vectors(family: ExponentialFamily, point: Coordinates) -> Vectors:

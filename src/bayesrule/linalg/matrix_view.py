@@ -31,6 +31,11 @@ class MatrixView:
                 "A matrix view needs a weight of two or more dimensions", got=self.shape,
                 remedy="One-dimensional tensors such as biases take the diagonal or the point family.",
             )  # fmt: skip
+        if self.groups > 1 and (self.fan_out_axis == 0 or self.shape[0] % self.groups):
+            raise ShapeMismatch(
+                f"The {self.groups} groups of a matrix view must divide axis 0, and the fan-out be another axis",
+                got=f"shape {self.shape}, fan-out axis {self.fan_out_axis}",
+            )
 
     @property
     def fan_out(self) -> int:

@@ -1,5 +1,7 @@
 """Posterior values, their covariance operators, and the families that train them: one file each."""
 
+from bayesrule.posteriors.bernoulli import BernoulliPosterior
+from bayesrule.posteriors.block_tridiagonal import BlockTridiagonalCovariance
 from bayesrule.posteriors.clipped_low_rank import ClippedLowRankCovariance
 from bayesrule.posteriors.covariance import CovarianceOperator
 from bayesrule.posteriors.diagonal import Diagonal, DiagonalCovariance
@@ -14,6 +16,7 @@ from bayesrule.posteriors.matrix_normal_diagonal import (
     MatrixNormalFreeDiagonalCovariance,
     MatrixNormalKroneckerDiagonalCovariance,
 )
+from bayesrule.posteriors.mixture import MixturePosterior
 from bayesrule.posteriors.output_noise import OutputNoise
 from bayesrule.posteriors.parts import Part
 from bayesrule.posteriors.point import Point, PointPosterior
@@ -22,6 +25,8 @@ from bayesrule.posteriors.restricted import RestrictedCovariance
 from bayesrule.posteriors.variational import Variational
 
 __all__ = [
+    "BernoulliPosterior",
+    "BlockTridiagonalCovariance",
     "ClippedLowRankCovariance",
     "CovarianceOperator",
     "Diagonal",
@@ -38,6 +43,7 @@ __all__ = [
     "MatrixNormalDiagonal",
     "MatrixNormalFreeDiagonalCovariance",
     "MatrixNormalKroneckerDiagonalCovariance",
+    "MixturePosterior",
     "OutputNoise",
     "Part",
     "Point",

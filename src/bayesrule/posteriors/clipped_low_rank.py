@@ -42,6 +42,11 @@ class ClippedLowRankCovariance(IndependentCovariance):
         return cls(left[..., :rank] * root, right.mT[..., :rank] * root, floor)
 
     @property
+    def shape(self) -> torch.Size:
+        """(…, fan-in, fan-out)."""
+        return torch.Size((*self.fan_in_factor.shape[:-1], self.fan_out_factor.shape[-2]))
+
+    @property
     def std(self) -> Tensor:  # type: ignore[override]
         """``max(L Rᵀ, floor)``."""
         return (self.fan_in_factor @ self.fan_out_factor.mT).clamp_min(self.floor)

@@ -20,6 +20,9 @@ class Family(ABC):
     tensors, so it works under `torch.func` and with leading batch dimensions (many models at once).
     """
 
+    init_std: float = 0.01
+    """Where standard deviations start."""
+
     @abstractmethod
     def init(self, mean: Tensor, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """Unconstrained parameters of a posterior around ``mean``."""

@@ -29,10 +29,9 @@ class GaussianPosterior(Posterior):
     parts: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
-        event = self.covariance.event_shape
-        if self.mean.shape[self.mean.ndim - len(event) :] != event:
+        if self.mean.shape != self.covariance.shape:  # a batch of means with one Σ would share its noise
             raise ShapeMismatch(
-                f"The mean must have the covariance's event shape {tuple(event)}", got=tuple(self.mean.shape)
+                f"The mean must have the covariance's shape {tuple(self.covariance.shape)}", got=tuple(self.mean.shape)
             )
 
     @property

@@ -72,8 +72,18 @@ class MatrixNormalKroneckerDiagonalCovariance(SumCovariance):
         return self.kronecker, self.diagonal_factors
 
     def solve(self, x: Tensor) -> Tensor:
-        """In the common eigenbasis of the two pencils."""
-        return self.eigen().solve(x)
+        """In the common eigenbasis of the two pencils, differentiable twice.
+
+        Eigenvectors have no derivative where eigenvalues coincide, as all do at the start, but ``y = Σ⁻¹x`` has. So the
+        eigenbasis gives a constant ``P = Σ⁻¹`` and each Newton step ``y ← y + P(x − Σy)``, which leaves the value as it
+        is, one more order of derivatives.
+        """
+        with torch.no_grad():
+            constant = self.eigen()
+            solution = constant.solve(x)
+        for _ in range(2):
+            solution = solution + constant.solve(x - self.matmul(solution))
+        return solution
 
     def logdet(self) -> Tensor:
         """Exact; it needs eigenvalues only, whose gradient is finite even where they coincide."""

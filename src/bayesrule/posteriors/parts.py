@@ -16,7 +16,8 @@ class Part:
     """One named parameter inside an event.
 
     In a matrix event a part is a run of rows: a weight through its `MatrixView`, or a bias as one further row. In a
-    vector event it is a run of entries.
+    vector event it is a run of entries: those of the matrix, in row-major order, where the layout is a `MatrixView`,
+    otherwise those of the parameter itself.
     """
 
     name: str
@@ -36,8 +37,8 @@ class Part:
     def restore(self, piece: Tensor, event_dim: int) -> Tensor:
         """Its piece of an event, in the parameter's own layout."""
         batch = piece.shape[: piece.ndim - event_dim]
-        if event_dim == 2 and isinstance(self.layout, MatrixView):
-            return self.layout.weight(piece)
+        if isinstance(self.layout, MatrixView):
+            return self.layout.weight(piece.reshape(*batch, self.layout.fan_in, self.layout.fan_out))
         return piece.reshape(*batch, *self.shape)
 
 

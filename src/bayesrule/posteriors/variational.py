@@ -14,14 +14,13 @@ from bayesrule.posteriors.posterior import Posterior
 class Variational(nn.Module):
     """Keeps a family's unconstrained parameters; calling it gives the posterior value.
 
-    The mean is kept in the weight's own layout, so that reading it costs no copy in the forward pass; the family sees
-    it through its `MatrixView`. One-dimensional tensors have no view.
+    The mean of a single parameter is kept in that parameter's own layout, so that reading it costs no copy in the
+    forward pass; the family sees it through its `MatrixView`. The mean of a group of several is kept as the event.
 
     Args:
         family: Which posterior to keep.
         mean: Where it is centred at the start; not modified.
-        view: How ``mean`` is read as a matrix. ``None`` takes it as it is.
-        name: Name of the parameter it stands for.
+        parts: Which parameters it stands for; by default one, ``"weight"``, that is a matrix or vector as it is.
         generator: Where the initial noise comes from.
     """
 
@@ -29,28 +28,39 @@ class Variational(nn.Module):
         self,
         family: Family,
         mean: Tensor,
-        view: MatrixView | None = None,
+        parts: tuple[Part, ...] | None = None,
         *,
-        name: str = "weight",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.family, self.view, self.name = family, view, name
-        event = mean.detach() if view is None else view.matrix(mean.detach())
+        self.family = family
+        self.parts = parts or (Part("weight", _as_it_is(mean)),)
+        event = self._event(mean.detach())
         self.event_dim = event.ndim
         initial = family.init(event, generator=generator)
         initial["mean"] = mean
         for key, value in initial.items():
             self.register_parameter(key, nn.Parameter(value.detach().clone()))
 
+    @property
+    def name(self) -> str:
+        """The group's name: that of its first parameter."""
+        return self.parts[0].name
+
     def forward(self) -> Posterior:
         """The posterior these parameters stand for."""
         parameters: dict[str, Tensor] = dict(self.named_parameters(recurse=False))
-        if self.view is not None:
-            parameters["mean"] = self.view.matrix(parameters["mean"])
-        layout = self.view if self.view is not None else tuple(parameters["mean"].shape)
-        return self.family.build(parameters, event_dim=self.event_dim, parts=(Part(self.name, layout),))
+        parameters["mean"] = self._event(parameters["mean"])
+        return self.family.build(parameters, event_dim=self.event_dim, parts=self.parts)
 
     def extra_repr(self) -> str:
         """The family and what it covers."""
-        return f"{self.name}: {self.family}"
+        return f"{', '.join(part.name for part in self.parts)}: {self.family}"
+
+    def _event(self, mean: Tensor) -> Tensor:
+        layout = self.parts[0].layout
+        return layout.matrix(mean) if len(self.parts) == 1 and isinstance(layout, MatrixView) else mean
+
+
+def _as_it_is(mean: Tensor) -> MatrixView | tuple[int, ...]:
+    return MatrixView(tuple(mean.shape), fan_out_axis=1) if mean.ndim == 2 else tuple(mean.shape)

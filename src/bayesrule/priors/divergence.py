@@ -44,7 +44,7 @@ def _gaussian_kl(posterior: GaussianPosterior, prior: DiagonalNormal) -> Tensor:
 
 def _weighted_squares(centred: Tensor, precision: Tensor, event_dim: int) -> Tensor:
     """``Σ precision · centred²``; no squared copy of the mean where the precision is one number."""
-    if precision.ndim < event_dim or precision.shape[precision.ndim - event_dim :].numel() == 1:
-        flat = precision.reshape(precision.shape[: max(0, precision.ndim - event_dim)])
-        return flat * sum_of_squares(centred, event_dim)
+    batch = max(0, precision.ndim - event_dim)
+    if precision.shape[batch:].numel() == 1:
+        return precision.reshape(precision.shape[:batch]) * sum_of_squares(centred, event_dim)
     return (precision * centred.square()).sum(event_dims(event_dim))

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayesrule.errors import InvalidArgument
 from bayesrule.linalg import MatrixView
-from bayesrule.posteriors import Posterior
+from bayesrule.posteriors import GaussianPosterior, Posterior
 from bayesrule.priors.ard import ARD
-from bayesrule.priors.prior import DiagonalNormal, Prior, expected_squares, need_gaussian
+from bayesrule.priors.prior import DiagonalNormal, Prior, expected_squares, kept, need_gaussian
 
 Group = Literal["row", "column", "both", "channel"]
+LEARNED = {"row": ("log_tau",), "column": ("log_gamma",), "both": ("log_tau", "log_gamma"), "channel": ("log_tau",)}
+"""What each grouping learns."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class GroupARD(Prior):
     iterations: int = 30
 
     def __post_init__(self) -> None:
-        if self.group not in ("row", "column", "both", "channel"):
+        if self.group not in LEARNED:
             raise InvalidArgument('group must be "row", "column", "both" or "channel"', got=repr(self.group))
         if self.learn not in ("closed-form", "gradient"):
             raise InvalidArgument('learn must be "closed-form" or "gradient"', got=repr(self.learn))
@@ -50,47 +52,58 @@ class GroupARD(Prior):
         """With the best precisions of its groups, or the learned ones."""
         if need_gaussian(posterior, self).event_dim == 1:
             return ARD().given(posterior, {})
-        if self.learn == "closed-form":
-            tau, gamma = self._best(posterior)
-        else:
-            log_tau, log_gamma = hyperparameters["log_tau"], hyperparameters["log_gamma"]
-            tau, gamma = log_tau.exp(), (log_gamma - log_gamma.mean((-2, -1), keepdim=True)).exp()
-            tau = tau.repeat_interleave(posterior.event_shape[0] // tau.shape[-2], dim=-2)
-        precision = tau * gamma if self.group == "both" else (gamma if self.group == "column" else tau)
+        tau, gamma = self._best(posterior) if self.learn == "closed-form" else self._learned(hyperparameters)
+        precision = tau * gamma if self.group == "column" else self._spread(tau, posterior) * gamma
         return DiagonalNormal(precision.new_zeros(()), precision)
 
     def hyperparameters(self, posterior: Posterior) -> dict[str, Tensor]:
         """When learned by gradient: ``log τ`` (one for each group of rows) and ``log γ``, from the closed form on."""
-        if self.learn == "closed-form" or posterior.event_dim == 1:
+        if self.learn == "closed-form" or posterior.event_dim == 1 or not isinstance(posterior, GaussianPosterior):
             return {}
-        tau, gamma = (precision.detach().log() for precision in self._best(posterior))
-        return {"log_tau": tau[..., :: self._rows_per_group(posterior), :].clone(), "log_gamma": gamma.clone()}
+        found = dict(zip(("log_tau", "log_gamma"), self._best(posterior), strict=True))
+        return {name: nn.Parameter(found[name].detach().log()) for name in LEARNED[self.group]}
+
+    def _learned(self, hyperparameters: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        logs = kept(self, hyperparameters, *LEARNED[self.group])
+        if self.group == "both":
+            return logs[0].exp(), (logs[1] - logs[1].mean(-1, keepdim=True)).exp()
+        one = logs[0].new_ones((1, 1))
+        return (one, logs[0].exp()) if self.group == "column" else (logs[0].exp(), one)
 
     def _best(self, posterior: Posterior) -> tuple[Tensor, Tensor]:
-        """τ, (…, m, 1), and γ, (…, 1, n), at the optimum."""
+        """τ of every group of rows, (…, groups, 1), and γ, (…, 1, n), at the optimum; 1 where one is not used."""
         squares = expected_squares(posterior)
         squares = squares.clamp_min(torch.finfo(squares.dtype).tiny)
-        gamma = torch.ones_like(squares[..., :1, :])
-        tau = torch.ones_like(squares[..., :1])
+        one = squares.new_ones((1, 1))
         if self.group in ("row", "channel"):
-            return self._pool_rows(squares.mean(-1, keepdim=True), posterior).reciprocal(), gamma
+            return self._pool(squares.mean(-1, keepdim=True), posterior).reciprocal(), one
         if self.group == "column":
-            return tau, squares.mean(-2, keepdim=True).reciprocal()
+            return one, squares.mean(-2, keepdim=True).reciprocal()
         # By the envelope theorem the KL's gradient does not pass through its minimisers, so none is kept here.
         squares = squares.detach()
+        gamma = torch.ones_like(squares[..., :1, :])
         for _ in range(self.iterations):
             tau = (squares @ gamma.mT / gamma.shape[-1]).reciprocal()
             gamma = (tau.mT @ squares / tau.shape[-2]).reciprocal()
         scale = gamma.log().mean(-1, keepdim=True).exp()
         return tau * scale, gamma / scale
 
-    def _pool_rows(self, row_means: Tensor, posterior: Posterior) -> Tensor:
-        size = self._rows_per_group(posterior)
-        pooled = row_means.unflatten(-2, (-1, size)).mean(-2, keepdim=True)
-        return pooled.expand(*pooled.shape[:-2], size, 1).flatten(-3, -2)
+    def _pool(self, rows: Tensor, posterior: Posterior) -> Tensor:
+        """The mean over each group of rows."""
+        lengths, sizes = self._runs(posterior)
+        runs = zip(rows.split(lengths, dim=-2), sizes, strict=True)
+        return torch.cat([run.unflatten(-2, (-1, size)).mean(-2) for run, size in runs], dim=-2)
 
-    def _rows_per_group(self, posterior: Posterior) -> int:
+    def _spread(self, groups: Tensor, posterior: Posterior) -> Tensor:
+        """One number for each group of rows, repeated over its rows."""
+        lengths, sizes = self._runs(posterior)
+        runs = groups.split([length // size for length, size in zip(lengths, sizes, strict=True)], dim=-2)
+        return torch.cat([run.repeat_interleave(size, dim=-2) for run, size in zip(runs, sizes, strict=True)], dim=-2)
+
+    def _runs(self, posterior: Posterior) -> tuple[list[int], list[int]]:
+        """The rows of every part, and how many neighbours of them are one group; the row of a bias is one."""
         if self.group != "channel" or not posterior.parts:
-            return 1
-        layout = posterior.parts[0].layout
-        return layout.rows_per_channel if isinstance(layout, MatrixView) else 1
+            return [posterior.event_shape[0]], [1]
+        layouts = [part.layout for part in posterior.parts]
+        sizes = [layout.rows_per_channel if isinstance(layout, MatrixView) else 1 for layout in layouts]
+        return [part.length(posterior.event_dim) for part in posterior.parts], sizes

@@ -38,9 +38,9 @@ class LearnedNormal(Prior):
 
     def share(self, posteriors: Iterable[Posterior]) -> Prior:
         """With scope ``"model"``: the best single scale for all of them together."""
-        if self.scope == "layer":
-            return self
         gaussians = [posterior for posterior in posteriors if isinstance(posterior, GaussianPosterior)]
+        if self.scope == "layer" or not gaussians:
+            return self
         total = torch.stack([total_expected_square(gaussian, self.mean) for gaussian in gaussians]).sum(0)
         entries = sum(gaussian.event_shape.numel() for gaussian in gaussians)
         return _FixedPrecision(self, entries / total)

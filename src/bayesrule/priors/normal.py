@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from bayesrule.errors import InvalidArgument
 from bayesrule.posteriors import Posterior
-from bayesrule.priors.prior import DiagonalNormal, Prior, check_broadcast, check_positive_scale
+from bayesrule.priors.prior import DiagonalNormal, Prior, check_broadcast, check_positive_scale, kept
 
 
 @dataclass(frozen=True)
@@ -18,17 +20,27 @@ class Normal(Prior):
 
     Attributes:
         std: Standard deviation: a number, or a tensor that broadcasts to the weight's fan-in × fan-out view.
-        mean: Its centre, likewise; pretrained weights, for example.
+        mean: Its centre, likewise; or ``"pretrained"``: the weights that the posterior starts from.
     """
 
     std: float | Tensor = 1.0
-    mean: float | Tensor = 0.0
+    mean: float | Tensor | Literal["pretrained"] = 0.0
 
     def __post_init__(self) -> None:
         check_positive_scale("The standard deviation of a prior", self.std)
+        if isinstance(self.mean, str) and self.mean != "pretrained":
+            raise InvalidArgument('The mean of a prior is a number, a tensor or "pretrained"', got=repr(self.mean))
 
     def given(self, posterior: Posterior, hyperparameters: Mapping[str, Tensor]) -> DiagonalNormal:
         """Itself."""
-        std = check_broadcast("A prior's std", torch.as_tensor(self.std).to(posterior.mean), posterior.event_shape)
-        mean = check_broadcast("A prior's mean", torch.as_tensor(self.mean).to(posterior.mean), posterior.event_shape)
+        centre = kept(self, hyperparameters, "centre")[0] if isinstance(self.mean, str) else self.mean
+        kind, event = posterior.mean, posterior.event_shape
+        std, mean = (
+            check_broadcast(f"A prior's {name}", torch.as_tensor(value, dtype=kind.dtype, device=kind.device), event)
+            for name, value in (("std", self.std), ("mean", centre))
+        )
         return DiagonalNormal(mean, std.square().reciprocal())
+
+    def hyperparameters(self, posterior: Posterior) -> dict[str, Tensor]:
+        """The pretrained weights, if it is centred on them."""
+        return {"centre": posterior.mean.detach().clone()} if isinstance(self.mean, str) else {}

@@ -25,8 +25,9 @@ class DiagonalNormal:
 class Prior(ABC):
     """Gives, for a posterior, the diagonal normal to compare it with.
 
-    A hyper-parameter is fixed, found in closed form from the posterior itself (empirical Bayes), or learned by
-    gradient; only the last kind has `hyperparameters`, whose tensors the caller keeps and hands back to `given`.
+    A hyper-parameter is fixed, found in closed form from the posterior itself (empirical Bayes), learned by gradient,
+    or read off the posterior at the start; for the last two the caller keeps the tensors of `hyperparameters` and
+    hands them back to `given`.
     """
 
     @abstractmethod
@@ -34,7 +35,7 @@ class Prior(ABC):
         """The prior of this posterior's event."""
 
     def hyperparameters(self, posterior: Posterior) -> dict[str, Tensor]:
-        """Unconstrained tensors to be learned by gradient: none, unless a prior has some."""
+        """Tensors for the caller to keep: an `nn.Parameter` is learned by gradient, a plain tensor is constant."""
         return {}
 
     def share(self, posteriors: Iterable[Posterior]) -> Prior:
@@ -50,6 +51,18 @@ def need_gaussian(posterior: Posterior, prior: Prior) -> GaussianPosterior:
             remedy="Use a Gaussian family, or the prior of that family.",
         )  # fmt: skip
     return posterior
+
+
+def kept(prior: Prior, hyperparameters: Mapping[str, Tensor], *names: str) -> list[Tensor]:
+    """Those of the prior's `hyperparameters`, which the caller was to keep and hand back."""
+    missing = [name for name in names if name not in hyperparameters]
+    if missing:
+        raise InvalidArgument(
+            f"{type(prior).__name__} must be handed its hyper-parameters {', '.join(names)}",
+            got=sorted(hyperparameters),
+            remedy="Keep the tensors of prior.hyperparameters(posterior), from the start on, and pass them with it.",
+        )
+    return [hyperparameters[name] for name in names]
 
 
 def expected_squares(posterior: Posterior, centre: Tensor | float = 0.0) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a family declares of its natural parameter: the blocks, their shapes, and the open set they live in."""
+"""Open convex sets for one block of a natural parameter."""
 
 from __future__ import annotations
 
@@ -98,19 +98,6 @@ class NegativeDefinite(Domain):
     def from_normal(self, noise: Float[Tensor, "*batch dim dim"]) -> Float[Tensor, "*batch dim dim"]:
         """See :class:`Domain`. −½(I + RRᵀ/dim)."""
         return -0.5 * (torch.eye(noise.shape[-1]).to(noise) + noise @ noise.mT / noise.shape[-1])
-
-
-@dataclass(frozen=True)
-class Block:
-    """One block of λ: the names of its sizes (equal names are equal sizes), its domain, and whether it is symmetric."""
-
-    shape: tuple[str, ...]
-    domain: Domain = Real()
-    symmetric: bool = False
-
-    def project(self, value: Tensor) -> Tensor:
-        """The nearest tensor of the block's linear space: the symmetric part, for a symmetric block."""
-        return (value + value.mT) / 2 if self.symmetric else value
 
 
 def _all_entries(holds: Bool[Tensor, ...], event_dims: int) -> Bool[Tensor, "*batch"]:

@@ -1,0 +1,66 @@
+"""What a conversion did, parameter by parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ConvertedParameter:
+    """One row of the table."""
+
+    name: str
+    shape: tuple[int, ...]
+    posterior: str
+    prior: str
+    estimator: str
+    numbers: int
+    """Trainable numbers it is now kept as."""
+    note: str
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """Every parameter of the network: what became Bayesian, what did not, and why."""
+
+    rows: tuple[ConvertedParameter, ...]
+
+    def __iter__(self) -> Iterator[ConvertedParameter]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, name: str) -> ConvertedParameter:
+        return next(row for row in self.rows if row.name == name)
+
+    @property
+    def numbers(self) -> int:
+        """Trainable numbers of the whole model."""
+        return sum(row.numbers for row in self.rows)
+
+    def __str__(self) -> str:
+        header = ("parameter", "shape", "posterior", "prior", "estimator", "numbers", "note")
+        cells = [
+            (row.name, "×".join(map(str, row.shape)), row.posterior, row.prior, row.estimator, f"{row.numbers:,}", row.note)
+            for row in self.rows
+        ]
+        widths = [max(len(line[column]) for line in (header, *cells)) for column in range(len(header))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in (header, *cells)]
+        return "\n".join(line.rstrip() for line in [lines[0], "  ".join("─" * width for width in widths), *lines[1:]])
+
+
+def describe(option: Any) -> str:
+    """A recipe as it was written: its name and what differs from the defaults."""
+    changed = []
+    for field in fields(option):
+        value = getattr(option, field.name)
+        if isinstance(value, Tensor):
+            changed.append(f"{field.name}=tensor{tuple(value.shape)}")
+        elif value != field.default or field.name in ("rank", "std"):
+            changed.append(f"{field.name}={value!r}")
+    return f"{type(option).__name__}({', '.join(changed)})"

@@ -1,0 +1,196 @@
+"""The work of a conversion: a home for every chosen parameter, then every owner of one reads from it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from bayesrule.contractions import Augmented
+from bayesrule.errors import InvalidArgument
+from bayesrule.estimators import Estimator, WeightSample
+from bayesrule.nn.conversion import Conversion, ConvertedParameter, describe
+from bayesrule.nn.draw_table import DrawTable
+from bayesrule.nn.home import Home
+from bayesrule.nn.layer import make_bayesian
+from bayesrule.nn.layouts import contraction_of, convertible, reason_to_leave, view_of
+from bayesrule.nn.selection import PerLayer, Selector, check_selectors, choose, select
+from bayesrule.nn.uses import count_uses, inside_fused
+from bayesrule.posteriors import Diagonal, Family, KTied, Part, Point
+from bayesrule.priors import Prior
+
+Bias = Literal["diagonal", "point", "augment"]
+
+
+class Converter:
+    """Converts its own copy of a network, in place."""
+
+    def __init__(
+        self,
+        net: nn.Module,
+        posterior: PerLayer[Family],
+        prior: PerLayer[Prior],
+        estimator: PerLayer[Estimator],
+        bias: Bias,
+        generator: torch.Generator | None,
+    ) -> None:
+        if bias not in ("diagonal", "point", "augment"):
+            raise InvalidArgument('bias must be "diagonal", "point" or "augment"', got=repr(bias))
+        self.net, self.bias, self.generator = net, bias, generator
+        self.posterior, self.prior, self.estimator = posterior, prior, estimator
+        self.modules = dict(net.named_modules())
+        self.candidates = {name: module for name, module in self.modules.items() if convertible(module)}
+        self.owners: dict[Tensor, list[tuple[str, str]]] = defaultdict(list)
+        for name, module in self.modules.items():
+            for local, parameter in module._parameters.items():
+                if parameter is not None:
+                    self.owners[parameter].append((name, local))
+        self.homes: dict[Tensor, Home] = {}
+        self.notes: dict[Tensor, str] = {}
+
+    def convert(self, layers: Selector | Iterable[Selector], example: Any) -> tuple[DrawTable, Conversion]:
+        """Convert the chosen layers."""
+        if not self.candidates:
+            raise InvalidArgument(
+                "The network has no layer that can be converted", got=type(self.net).__name__,
+                remedy="It needs Linear, convolution, embedding, recurrent or attention layers.",
+            )  # fmt: skip
+        for option in (self.posterior, self.prior, self.estimator):
+            check_selectors(option, self.candidates)
+        chosen = select(self.candidates, layers)
+        for name in self.candidates:
+            if name in chosen:
+                self._make_homes(name)
+        if not self.homes:
+            raise InvalidArgument(
+                "No weight became Bayesian", got=sorted(set(self.notes.values())) or "point estimates only",
+                remedy="Choose a family other than Point, of a rank that fits at least one layer.",
+            )  # fmt: skip
+        estimators = self._estimators(count_uses(self.net, example))
+        table = self._table(chosen, estimators)
+        return self._install(estimators), table
+
+    def _make_homes(self, name: str) -> None:
+        module = self.candidates[name]
+        family, prior = choose(self.posterior, name, self.candidates), choose(self.prior, name, self.candidates)
+        parameters = {local: p for local, p in module._parameters.items() if p is not None and p not in self.homes}
+        if isinstance(family, Point):
+            return
+        if self._can_augment(module, parameters):
+            self._augmented_home(module, family, prior, parameters)
+            return
+        for parameter in parameters.values():
+            if parameter.ndim >= 2:
+                view = view_of(module, parameter)
+                fitting, note = _fitting(family, min(view.fan_in, view.fan_out))
+                self.notes[parameter] = note
+                if fitting is not None:
+                    self.homes[parameter] = self._home(fitting, prior, parameter, Part(self._name(parameter), view))
+            elif self.bias != "point":
+                part = Part(self._name(parameter), tuple(parameter.shape))
+                self.homes[parameter] = self._home(_for_vectors(family), prior, parameter, part)
+
+    def _can_augment(self, module: nn.Module, parameters: dict[str, nn.Parameter]) -> bool:
+        untied = all(len(self.owners[parameter]) == 1 for parameter in parameters.values())
+        return self.bias == "augment" and contraction_of(module) is not None and "bias" in parameters and untied
+
+    def _augmented_home(
+        self, module: nn.Module, family: Family, prior: Prior, parameters: dict[str, nn.Parameter]
+    ) -> None:
+        weight, bias = parameters["weight"], parameters["bias"]
+        view = view_of(module, weight)
+        event = torch.cat([view.matrix(weight), bias[None]], dim=0)
+        fitting, note = _fitting(family, min(view.fan_in, view.fan_out))
+        parts = (Part(self._name(weight), view), Part(self._name(bias), tuple(bias.shape)))
+        if fitting is not None:
+            self.homes[weight] = self.homes[bias] = self._home(fitting, prior, event, *parts)
+        self.notes[weight], self.notes[bias] = note, "a row of the weight's posterior"
+
+    def _home(self, family: Family, prior: Prior, mean: Tensor, *parts: Part) -> Home:
+        return Home(family, prior, mean, parts, generator=self.generator)
+
+    def _name(self, parameter: Tensor) -> str:
+        return _join(*self.owners[parameter][0])
+
+    def _estimators(self, uses: dict[str, int] | None) -> dict[str, tuple[Estimator, str]]:
+        """For every module that owns a drawn parameter: its estimator, and why it is not the one asked for."""
+        found = {}
+        for name in sorted({name for parameter in self.homes for name, _ in self.owners[parameter]}):
+            module = self.modules[name]
+            asked = choose(self.estimator, name, self.candidates) if name in self.candidates else WeightSample()
+            found[name] = (asked, "") if (why := self._why_sampled(name, module, uses)) is None else (WeightSample(), why)
+        return found
+
+    def _why_sampled(self, name: str, module: nn.Module, uses: dict[str, int] | None) -> str | None:
+        weight = module._parameters.get("weight")
+        if contraction_of(module) is None:
+            return "drawn as a tensor"
+        if inside_fused(name, self.net):
+            return "inside a fused module"
+        if weight is None or weight not in self.homes:
+            return "its weight is a point estimate"
+        if len(self.owners[weight]) > 1:
+            return f"tied with {_join(*self.owners[weight][1])}"
+        if uses is None:
+            return "uses per pass unknown: give an example input"
+        if uses.get(name, 0) + uses.get(_join(name, "weight"), 0) > 1:
+            return "used more than once in a pass"
+        return None
+
+    def _install(self, estimators: dict[str, tuple[Estimator, str]]) -> DrawTable:
+        draws = DrawTable()
+        for name, (estimator, why) in estimators.items():
+            module = self.modules[name]
+            drawn = {local: p for local, p in module._parameters.items() if p is not None and p in self.homes}
+            qualified = {local: self._name(p) for local, p in drawn.items()}
+            homes = {local: self.homes[p] for local, p in drawn.items()}
+            if why:
+                draws.shared.update(home.name for home in homes.values())
+            contraction = contraction_of(module) if "weight" in homes else None
+            if contraction is not None and len(homes["weight"].posterior.parts) > 1:
+                contraction = Augmented(contraction)
+            make_bayesian(module, homes, qualified, draws, estimator, contraction)
+        return draws
+
+    def _table(self, chosen: set[str], estimators: dict[str, tuple[Estimator, str]]) -> Conversion:
+        rows = []
+        for parameter, owners in self.owners.items():
+            name, shape = self._name(parameter), tuple(parameter.shape)
+            home = self.homes.get(parameter)
+            if home is None:
+                note = self.notes.get(parameter) or self._why_point(owners[0][0], parameter, chosen)
+                rows.append(ConvertedParameter(name, shape, "Point", "", "", parameter.numel(), note))
+                continue
+            estimator, why = estimators[owners[0][0]]
+            numbers = sum(p.numel() for p in home.parameters()) if home.name == name else 0
+            note = "; ".join(filter(None, (self.notes.get(parameter), why)))
+            columns = describe(home.posterior.family), describe(home.prior), type(estimator).__name__
+            rows.append(ConvertedParameter(name, shape, *columns, numbers, note))
+        return Conversion(tuple(rows))
+
+    def _why_point(self, owner: str, parameter: Tensor, chosen: set[str]) -> str:
+        if (reason := reason_to_leave(self.modules[owner])) is not None:
+            return reason
+        if owner not in chosen:
+            return "not selected"
+        return "bias" if parameter.ndim < 2 and self.bias == "point" else "Point was asked for"
+
+
+def _join(*names: str) -> str:
+    return ".".join(filter(None, names))
+
+
+def _fitting(family: Family, largest_rank: int) -> tuple[Family | None, str]:
+    """The family for a matrix of this rank: a k-tied one that does not fit saves nothing, and becomes diagonal."""
+    if isinstance(family, KTied) and family.rank > largest_rank:
+        diagonal = Diagonal(family.init_std, family.init_spread)
+        return diagonal, f"rank {family.rank} does not fit a matrix of rank {largest_rank}"
+    return family, ""
+
+
+def _for_vectors(family: Family) -> Diagonal:
+    """Free standard deviations for biases, starting where the weights' start."""
+    return Diagonal(family.init_std)

@@ -1,0 +1,64 @@
+"""Where a converted model keeps a posterior and its prior."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from bayesrule.posteriors import Family, Part, Posterior, Variational
+from bayesrule.priors import Prior, total_kl
+
+
+class Home(nn.Module):
+    """A trainable posterior beside the prior it is compared with.
+
+    A prior's own tensors are kept here too: those to be learned as parameters, constants as buffers.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        prior: Prior,
+        mean: Tensor,
+        parts: tuple[Part, ...],
+        *,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.posterior = Variational(family, mean, parts, generator=generator)
+        self.prior = prior
+        self.hyperparameters = nn.Module()
+        with torch.no_grad():
+            tensors = prior.hyperparameters(self.posterior())
+        for key, value in tensors.items():
+            if isinstance(value, nn.Parameter):
+                self.hyperparameters.register_parameter(key, value)
+            else:
+                self.hyperparameters.register_buffer(key, value)
+
+    @property
+    def name(self) -> str:
+        """The group's name."""
+        return self.posterior.name
+
+    def forward(self) -> Posterior:
+        """The posterior value."""
+        return self.posterior()
+
+    def prior_tensors(self) -> dict[str, Tensor]:
+        """What `Prior.given` takes besides the posterior."""
+        return {**dict(self.hyperparameters.named_parameters()), **dict(self.hyperparameters.named_buffers())}
+
+
+def kl_of_homes(homes: Iterable[Home]) -> Tensor:
+    """The KL of all of them, a sum over weights; homes that share a prior object share its learned scales."""
+    by_prior: dict[int, list[Home]] = {}
+    for home in homes:
+        by_prior.setdefault(id(home.prior), []).append(home)
+    totals = [
+        total_kl({home.name: home() for home in group}, group[0].prior, {home.name: home.prior_tensors() for home in group})
+        for group in by_prior.values()
+    ]
+    return torch.stack([total.to(totals[0].device) for total in totals]).sum(0)

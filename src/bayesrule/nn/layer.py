@@ -1,0 +1,172 @@
+"""A module some of whose parameters are drawn: the same class, one dynamic subclass deeper."""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+from typing import Any
+
+from torch import Tensor, nn
+
+from bayesrule.contractions import Contraction
+from bayesrule.estimators import Auto, Estimator, WeightSample
+from bayesrule.nn.draw_table import DrawTable
+from bayesrule.nn.home import Home
+
+
+class BayesianLayer(nn.Module):
+    """Mixed into the class of a converted module; its Bayesian parameters become properties that give the draw.
+
+    So whoever reads ``module.weight`` during a forward pass gets this pass's draw: the module's own forward (weight
+    sampling), a parent that never calls its child (`nn.MultiheadAttention` reads ``out_proj.weight``), a fused fast
+    path, or a function the weight is handed to. Layers with a contraction may use another estimator instead.
+    """
+
+    homes: nn.ModuleDict
+    draws: DrawTable
+    estimator: Estimator
+    contraction: Contraction | None
+    qualified: dict[str, str]
+    """From a parameter's name in this module to its name in the whole model."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """One root call if none is under way; a draw of the output."""
+        with self.draws.root():
+            estimator = self._chosen(args, kwargs)
+            if isinstance(estimator, WeightSample) or self.contraction is None:
+                return super().forward(*args, **kwargs)
+            return self._estimate(estimator, self.contraction, *args)
+
+    def _chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Estimator:
+        """The estimator for this call; weight sampling wherever another would not be exact."""
+        if self.contraction is None or not self.draws.random or len(args) != 1 or kwargs:
+            return WeightSample()
+        home = self._home("weight")
+        if home.name in self.draws.shared or isinstance(self.estimator, WeightSample):
+            return WeightSample()
+        self.draws.uses[home.name] += 1
+        if self.draws.uses[home.name] > 1:
+            self._demote(home)
+            return WeightSample()
+        if isinstance(self.estimator, Auto):
+            return self.estimator.choose(home(), self.contraction, args[0])
+        return self.estimator
+
+    def _demote(self, home: Home) -> None:
+        self.draws.shared.add(home.name)
+        warnings.warn(
+            f"{home.name} was used twice in one forward pass, which the model's trace did not show. From the next pass "
+            "on it is drawn once a pass (weight sampling); this pass drew it twice. To have that from the start, pass "
+            "estimator=br.WeightSample() for this layer.",
+            stacklevel=4,
+        )
+
+    def _estimate(self, estimator: Estimator, contraction: Contraction, x: Tensor) -> Tensor:
+        output = estimator(self._home("weight")(), contraction, x, self.draws.noise)
+        if len(self._home("weight").posterior.parts) > 1:  # the bias is a row of the weight
+            return output
+        bias = getattr(self, "bias", None)
+        return output if bias is None else output + bias.reshape(-1, *(1,) * (-1 - contraction.channel_dim))
+
+    def _home(self, name: str) -> Home:
+        home = self.homes[name]
+        return home  # type: ignore[return-value]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Copy and pickle by the plain class, since a dynamic one has no importable name."""
+        return _rebuild, (self._plain_class, tuple(self.qualified)), self.__getstate__()
+
+    _plain_class: type[nn.Module]
+
+
+class BayesianRecurrentLayer(BayesianLayer):
+    """Recurrent modules cache their weights between calls; a draw must not outlive its pass."""
+
+    _flat_weights: list[Tensor]
+    _flat_weights_names: list[str]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As every layer, without cuDNN's advice to keep the weights in one chunk, and forgetting them at the end."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
+            try:
+                return super().forward(*args, **kwargs)
+            finally:
+                self._flat_weights = []
+
+    def flatten_parameters(self) -> None:
+        """Nothing to flatten: the weights are new in every pass."""
+
+    def _update_flat_weights(self) -> None:
+        self._flat_weights = [getattr(self, name) for name in self._flat_weights_names]
+
+    def _init_flat_weights(self) -> None:
+        self._flat_weights, self._flat_weight_refs = [], []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_flat_weight_refs"}
+
+
+@cache
+def _bayesian_class(base: type[nn.Module], names: tuple[str, ...]) -> type[nn.Module]:
+    properties = {name: property(lambda self, name=name: _drawn(self, name)) for name in names}
+    layer = BayesianRecurrentLayer if issubclass(base, nn.RNNBase) else BayesianLayer
+    return type(f"Bayesian{base.__name__}", (layer, base), {**properties, "_plain_class": base})
+
+
+def _drawn(module: BayesianLayer, name: str) -> Tensor:
+    return module.draws.tensor(module._home(name), module.qualified[name])
+
+
+def _rebuild(base: type[nn.Module], names: tuple[str, ...]) -> nn.Module:
+    cls = _bayesian_class(base, names)
+    return cls.__new__(cls)
+
+
+def make_bayesian(
+    module: nn.Module,
+    homes: dict[str, Home],
+    qualified: dict[str, str],
+    draws: DrawTable,
+    estimator: Estimator,
+    contraction: Contraction | None,
+) -> None:
+    """Turn a module's parameters into draws from their homes. Changes the module: callers own it.
+
+    Args:
+        module: The module.
+        homes: The home of each parameter, by its name in the module.
+        qualified: Each of these parameters' name in the whole model.
+        draws: The model's draw table.
+        estimator: How noise enters, where the module has a contraction.
+        contraction: The module as a contraction, if it is one.
+    """
+    for name in homes:
+        del module._parameters[name]
+    module.__class__ = _bayesian_class(type(module), tuple(homes))
+    module.homes = nn.ModuleDict(homes)
+    object.__setattr__(module, "draws", draws)
+    module.qualified, module.estimator, module.contraction = qualified, estimator, contraction  # type: ignore[assignment]
+    if isinstance(module, BayesianRecurrentLayer):
+        module._init_flat_weights()
+
+
+def make_plain(module: BayesianLayer, parameters: dict[str, nn.Parameter]) -> None:
+    """The inverse of `make_bayesian`, at the posterior mean. Changes the module: callers own it.
+
+    Args:
+        module: The layer.
+        parameters: Means already given to other layers, by their name in the model; tied layers share them.
+    """
+    for full in set(module.qualified.values()) - set(parameters):
+        name = next(name for name, other in module.qualified.items() if other == full)
+        posterior = module._home(name)()
+        parameters[full] = nn.Parameter(posterior.split(posterior.mean)[full].detach().clone())
+    means = {name: parameters[full] for name, full in module.qualified.items()}
+    module.__class__ = module._plain_class  # type: ignore[assignment]
+    for attribute in ("homes", "draws", "qualified", "estimator", "contraction"):
+        delattr(module, attribute)
+    for name, mean in means.items():
+        module.register_parameter(name, mean)
+    if isinstance(module, nn.RNNBase):
+        module._init_flat_weights()

@@ -1,0 +1,174 @@
+"""What every contraction owes: it is the layer, it is linear, and `widen`, `mix` and `square` mean what they say."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+from layers import NAMES, Layer, layer
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from bayesrule import contractions
+from bayesrule.contractions import Augmented, Contraction, Embedding, Generic
+from bayesrule.errors import Unsupported
+from bayesrule.linalg import MatrixView
+
+EXACT = {"rtol": 1e-12, "atol": 1e-12}
+RANKS = (1, 2, 5, 11)  # below, at and above the fan-outs
+
+every_layer = pytest.mark.parametrize("name", NAMES)
+
+
+def matrices(example: Layer, count: int) -> Tensor:
+    return torch.randn(count, *example.matrix.shape, dtype=torch.float64)
+
+
+def leaf(tensor: Tensor) -> Tensor:
+    return tensor.clone().requires_grad_(tensor.is_floating_point())
+
+
+def test_every_exported_contraction_has_an_example() -> None:
+    exported = {getattr(contractions, name) for name in contractions.__all__}
+    wanted = {kind for kind in exported if issubclass(kind, Contraction) and not inspect.isabstract(kind)}
+    assert {type(layer(name).contraction) for name in NAMES} == wanted
+
+
+@every_layer
+def test_it_is_the_module(name: str) -> None:
+    example = layer(name)
+    assert_close(example.contraction(example.x, example.matrix), example.output, **EXACT)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if layer(name).batched])
+def test_one_example_without_a_batch_dimension(name: str) -> None:
+    example = layer(name)
+    alone = example.contraction(example.x[0], example.matrix)
+    assert_close(alone, example.module(example.x[0]).detach(), **EXACT)
+    assert_close(alone, example.output[0], **EXACT)
+
+
+@every_layer
+def test_linear_in_the_weight(name: str) -> None:
+    example = layer(name)
+    first, second = matrices(example, 2)
+    together = example.contraction(example.x, 3 * first - 0.5 * second)
+    apart = 3 * example.contraction(example.x, first) - 0.5 * example.contraction(example.x, second)
+    assert_close(together, apart, **EXACT)
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@every_layer
+def test_widen_then_mix_is_the_layer_with_the_product(name: str, rank: int) -> None:
+    """``mix(widen(x, M), C) = op(x, M Cᵀ)`` for every factorisation, which defines both."""
+    example = layer(name)
+    op, (fan_in, fan_out) = example.contraction, example.matrix.shape
+    left, right = leaf(torch.randn(fan_in, rank).double()), leaf(torch.randn(fan_out, rank).double())
+    x = leaf(example.x)
+    inputs = [left, right, *([x] if x.requires_grad else [])]
+    narrow = op.widen(x, left)
+    assert narrow.shape[op.channel_dim] == rank * op.groups
+    mixed, direct = op.mix(narrow, right), op(x, left @ right.mT)
+    assert_close(mixed, direct, **EXACT)
+    if name == "embedding-padding":  # the padding row takes no gradient, but its place in the output passes one to C
+        inputs = [left]
+    weights = torch.randn_like(direct)
+    got = torch.autograd.grad((mixed * weights).sum(), inputs)
+    assert_close(got, torch.autograd.grad((direct * weights).sum(), inputs), **EXACT)
+
+
+@every_layer
+def test_square_sums_the_squared_products(name: str) -> None:
+    """``op(square(x), W²)_o = Σ_i J_oi² W_i²`` where ``op(x, W) = J vec W``."""
+    example = layer(name)
+    (matrix,) = matrices(example, 1)
+    squares = example.contraction(example.contraction.square(example.x), matrix.square())
+    assert_close(squares.flatten(), example.linear_map.square() @ matrix.flatten().square(), **EXACT)
+
+
+@every_layer
+def test_rows_counts_the_outputs(name: str) -> None:
+    example = layer(name)
+    assert example.contraction.rows(example.x) == example.output.numel() // example.contraction.view.fan_out
+    if example.batched:
+        assert example.contraction.rows(example.x[:1]) * len(example.x) == example.contraction.rows(example.x)
+
+
+@every_layer
+def test_gradients_are_the_modules(name: str) -> None:
+    example = layer(name)
+    op, weights = example.contraction, torch.randn_like(example.output)
+    matrix, x = leaf(example.matrix), leaf(example.x)
+    inputs = [x] if x.requires_grad else []
+    parameters = list(example.module.parameters())
+    in_matrix, *in_x = torch.autograd.grad((op(x, matrix) * weights).sum(), [matrix, *inputs])
+    wanted = torch.autograd.grad((example.module(x) * weights).sum(), [*parameters, *inputs])
+    inner = op.inner if isinstance(op, Augmented) else op
+    rows = [inner.view.matrix(wanted[0]), *(bias[None] for bias in wanted[1 : len(parameters)])]
+    assert_close(in_matrix, torch.cat(rows), **EXACT)
+    assert_close(in_x, list(wanted[len(parameters) :]), **EXACT)
+
+
+def has_bias(module: nn.Module) -> bool:
+    return "bias" in dict(module.named_parameters())
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not has_bias(layer(name).module)])
+def test_the_generic_contraction_agrees(name: str) -> None:
+    example = layer(name)
+    op, x = example.contraction, example.x
+    generic = Generic(example.module, "weight", op.view, op.channel_dim, op.groups)
+    (matrix,) = matrices(example, 1)
+    assert_close(generic(x, matrix), op(x, matrix), **EXACT)
+    assert_close(generic.square(x), op.square(x), **EXACT)
+    assert generic.sign_shape(x) == op.sign_shape(x)
+    for rank in RANKS:
+        narrow = torch.randn(op.view.fan_in, rank, dtype=torch.float64)
+        assert_close(generic.widen(x, narrow), op.widen(x, narrow), **EXACT)
+
+
+def test_the_generic_contraction_silences_the_other_parameters() -> None:
+    module = nn.Linear(3, 2).double()
+    x, weight = torch.randn(4, 3).double(), module.weight.detach()
+    generic = Generic(module, "weight", MatrixView((2, 3)))
+    assert_close(generic(x, weight.mT), x @ weight.mT, **EXACT)
+
+
+@every_layer
+def test_signs_broadcast_over_the_positions_of_an_example(name: str) -> None:
+    """One sign per example and channel; the mask must not change the input's shape."""
+    example = layer(name)
+    shape = example.contraction.sign_shape(example.x)
+    if shape is None:
+        assert not example.x.is_floating_point() or isinstance(example.contraction, Augmented)
+        return
+    channel = example.contraction.channel_dim % example.x.ndim
+    counted = {channel, 0} if example.batched else {channel}
+    assert shape == tuple(size if dim in counted else 1 for dim, size in enumerate(example.x.shape))
+
+
+@every_layer
+def test_many_weights_at_once(name: str) -> None:
+    """`torch.func.vmap` over weights, and over the factors of `widen` and `mix`, is the loop."""
+    example = layer(name)
+    op, x, weights = example.contraction, example.x, matrices(example, 3)
+    looped = torch.stack([op(x, weight) for weight in weights])
+    assert_close(torch.func.vmap(lambda weight: op(x, weight))(weights), looped, **EXACT)
+    left, right = weights[..., :1] * torch.ones(2).double(), weights.mT[..., :2]
+    looped = torch.stack([op.mix(op.widen(x, a), b) for a, b in zip(left, right, strict=True)])
+    assert_close(torch.func.vmap(lambda a, b: op.mix(op.widen(x, a), b))(left, right), looped, **EXACT)
+
+
+@pytest.mark.parametrize("name", ["linear", "linear-one-example", "augmented-linear", "augmented-linear-one-example"])
+def test_dense_layers_take_weights_with_leading_dimensions(name: str) -> None:
+    example = layer(name)
+    op, x, weights = example.contraction, example.x, matrices(example, 3)
+    assert_close(op(x, weights), torch.stack([op(x, weight) for weight in weights]), **EXACT)
+    left = weights[..., :1]
+    assert_close(op.widen(x, left), torch.stack([op.widen(x, columns) for columns in left]), **EXACT)
+
+
+def test_an_embedding_that_renormalises_its_rows_is_no_contraction() -> None:
+    with pytest.raises(Unsupported, match=r"max_norm.*not linear.*Got: max_norm=1\.0.*without max_norm"):
+        Embedding.of(nn.Embedding(5, 3, max_norm=1.0))

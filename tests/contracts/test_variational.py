@@ -1,0 +1,78 @@
+"""The trainable home of every family."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from examples import families
+
+import bayesrule.posteriors as br
+from bayesrule.linalg import MatrixView
+
+every = pytest.mark.parametrize("family", families(), ids=str)
+CONVOLUTION = br.Part("kernel", MatrixView((4, 2, 3)))
+
+
+@every
+def test_it_keeps_the_mean_in_the_layout_of_the_weight(family: br.Family) -> None:
+    weight = torch.randn(4, 2, 3, dtype=torch.float64)
+    home = br.Variational(family, weight, (CONVOLUTION,))
+    posterior = home()
+    assert torch.equal(home.mean, weight)
+    assert home.mean.data_ptr() != weight.data_ptr()
+    assert torch.equal(posterior.mean, weight.flatten(1).T)
+    assert posterior.mean.data_ptr() == home.mean.data_ptr()
+    assert torch.equal(posterior.split(posterior.mean)["kernel"], weight)
+
+
+@every
+def test_a_draw_trains_every_parameter(family: br.Family) -> None:
+    home = br.Variational(family, torch.randn(4, 2, 3, dtype=torch.float64), (CONVOLUTION,))
+    draw = home().split(home().rsample())["kernel"]
+    draw.square().sum().backward()
+    for name, parameter in home.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.abs().max() > 0, name
+
+
+@every
+def test_the_state_carries_the_posterior(family: br.Family) -> None:
+    weight = torch.randn(4, 2, 3, dtype=torch.float64)
+    home, other = (br.Variational(family, mean, (CONVOLUTION,)) for mean in (weight, torch.zeros_like(weight)))
+    other.load_state_dict(home.state_dict())
+    assert torch.equal(home().mean, other().mean)
+    assert torch.equal(home().variance, other().variance)
+
+
+@every
+def test_the_start_repeats_with_the_generator(family: br.Family) -> None:
+    weight = torch.randn(4, 2, 3, dtype=torch.float64)
+    first, again = (
+        br.Variational(family, weight, (CONVOLUTION,), generator=torch.Generator().manual_seed(3)) for _ in range(2)
+    )
+    for one, two in zip(first.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+@every
+def test_the_start_has_the_standard_deviations_asked_for(family: br.Family) -> None:
+    """On average over entries; the families that start at random do so within a tenth."""
+    posterior = br.Variational(family, torch.zeros(40, 30, dtype=torch.float64))()
+    if isinstance(posterior, br.PointPosterior):
+        assert posterior.stddev.abs().max() == 0
+    else:
+        assert posterior.stddev.mean().item() == pytest.approx(family.init_std, rel=0.1)
+        assert torch.equal(posterior.mean, torch.zeros(40, 30, dtype=torch.float64))
+
+
+def test_the_mean_of_a_group_is_kept_as_the_event() -> None:
+    parts = (br.Part("weight", MatrixView((3, 4))), br.Part("bias", (3,)))
+    event = torch.randn(5, 3, dtype=torch.float64)
+    home = br.Variational(br.MatrixNormal(), event, parts)
+    assert torch.equal(home.mean, event)
+    pieces = home().split(home().mean)
+    assert torch.equal(pieces["weight"], event[:4].T)
+    assert torch.equal(pieces["bias"], event[4])
+    assert home.name == "weight"
+    assert "weight, bias: MatrixNormal" in repr(home)
