@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from bayesrule.posteriors import Diagonal, Family, Full, KTied, MatrixNormal, MatrixNormalDiagonal, Posterior
+from bayesrule.posteriors import Diagonal, Family, Full, KTied, MatrixNormal, MatrixNormalDiagonal, Point, Posterior
 from bayesrule.priors import GroupARD, LearnedNormal, Normal, Prior, total_kl
 
 FAILURE_RATE = 1e-6
@@ -51,6 +51,11 @@ def log_ratios(posterior: Posterior, prior: Prior, draws: Tensor) -> Tensor:
     given = prior.given(posterior, {})
     log_prior = torch.distributions.Normal(given.mean, given.precision.rsqrt()).log_prob(draws)
     return torch.cat([posterior.log_prob(some) for some in draws.split(CHUNK)]) - log_prior.sum((-2, -1))
+
+
+def test_every_family_with_a_density_is_here() -> None:
+    own = {kind for kind in Family.__subclasses__() if kind.__module__.startswith("bayesrule.posteriors")}
+    assert {type(case.family) for case in CASES} == own - {Point}
 
 
 @pytest.mark.parametrize("prior", PRIORS, ids=lambda prior: type(prior).__name__)

@@ -1,13 +1,17 @@
 """Bayesian deep learning with structured posteriors."""
 
-from bayesrule import contractions, errors, estimators, likelihoods, posteriors, priors
+from bayesrule import contractions, errors, estimators, expfam, likelihoods, metrics, priors
 from bayesrule.estimators import Auto, Flipout, LocalReparam, Mean, WeightSample
-from bayesrule.likelihoods import Bernoulli, Categorical, Gaussian, Poisson
+from bayesrule.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
+from bayesrule.nn import NegativeELBO, annealing, bayesianize, kl, load, mean_module, posteriors, save
 from bayesrule.posteriors import Diagonal, Full, KTied, MatrixNormal, MatrixNormalDiagonal, Point
+from bayesrule.predict import Predictive, predict
 from bayesrule.priors import ARD, GroupARD, HeNormal, LearnedNormal, Normal
 
 __version__ = "0.1.0"
 
+# `posteriors` and `predict` are the functions; the packages of the same names are reached by
+# `from bayesrule.posteriors import …` and `from bayesrule.predict import …`.
 __all__ = [
     "ARD",
     "Auto",
@@ -19,20 +23,32 @@ __all__ = [
     "Gaussian",
     "GroupARD",
     "HeNormal",
+    "HeteroscedasticGaussian",
     "KTied",
     "LearnedNormal",
     "LocalReparam",
     "MatrixNormal",
     "MatrixNormalDiagonal",
     "Mean",
+    "NegativeELBO",
     "Normal",
     "Point",
     "Poisson",
+    "Predictive",
     "WeightSample",
+    "annealing",
+    "bayesianize",
     "contractions",
     "errors",
     "estimators",
+    "expfam",
+    "kl",
     "likelihoods",
+    "load",
+    "mean_module",
+    "metrics",
     "posteriors",
+    "predict",
     "priors",
+    "save",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -31,3 +32,24 @@ class Contraction(Protocol):
 
     def mix(self, channels: Tensor, matrix: Tensor) -> Tensor:
         """Map the channels `widen` gives to the fan-out ones by a fan-out × r matrix."""
+
+
+@runtime_checkable
+class Drawable(Protocol):
+    """A model whose weights can be drawn: a converted network, or an optimizer that holds a posterior."""
+
+    training: bool
+    likelihood: Any
+
+    @property
+    def batchable(self) -> bool:
+        """Whether every layer that is drawn takes a batch of weights well (`torch.func.vmap`)."""
+
+    def posteriors(self) -> dict[str, Any]:
+        """Posterior values by group name."""
+
+    def at(self, draws: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Any:
+        """Outputs at given weights, by parameter name."""
+
+    def train(self, mode: bool = True) -> Any:
+        """Switch between training and evaluation."""

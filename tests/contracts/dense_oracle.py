@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import singledispatch
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -86,7 +87,7 @@ def _(operator: br.RestrictedCovariance) -> np.ndarray:
 def _(operator: br.BlockTridiagonalCovariance) -> np.ndarray:
     ends = np.cumsum([0, *(block.spectrum.numel() for block in operator.conditionals)])
     xi, blocks = np.eye(ends[-1]), np.zeros((ends[-1], ends[-1]))
-    spans = [slice(start, end) for start, end in zip(ends[:-1], ends[1:], strict=True)]
+    spans = [slice(start, end) for start, end in pairwise(ends)]
     for span, block in zip(spans, operator.conditionals, strict=True):
         blocks[span, span] = dense(block)
     for index, (fan_in, fan_out) in enumerate(operator.couplings):

@@ -45,7 +45,7 @@ def test_draws_are_signs_with_the_right_frequency(shape: tuple[int, int]) -> Non
 
 @pytest.mark.parametrize("size", [20.0, 300.0])
 def test_sure_weights_keep_their_relative_precision(size: float) -> None:
-    """There tanh λ rounds to 1 and 1 − tanh² λ to 0, but variance and entropy have leading terms 4e^{−2λ}, 2λe^{−2λ}."""
+    """There tanh λ rounds to 1, but the variance is 4e^{−2λ} and the entropy (2λ + 1)e^{−2λ}, up to smaller terms."""
     posterior = br.BernoulliPosterior(torch.tensor([size, -size], dtype=torch.float64), 1)
     np.testing.assert_allclose(array(posterior.variance), 4 * np.exp(-2 * size), rtol=1e-12)
     np.testing.assert_allclose(posterior.entropy().item(), 2 * (2 * size + 1) * np.exp(-2 * size), rtol=1e-12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def correlated(sizes: list[int], seed: int, examples: int = 60) -> tuple[list[Te
         for size in sizes
     ]
     own = [each.T @ each / examples for each in features]
-    return own, [this.T @ following / examples for this, following in zip(features[:-1], features[1:], strict=True)]
+    return own, [this.T @ following / examples for this, following in pairwise(features)]
 
 
 def moments(chain: tuple[tuple[int, int], ...]) -> Moments:
@@ -52,18 +53,18 @@ def moments(chain: tuple[tuple[int, int], ...]) -> Moments:
 
 def spans(chain: tuple[tuple[int, int], ...]) -> list[slice]:
     ends = np.cumsum([0, *(m * n for m, n in chain)])
-    return [slice(start, end) for start, end in zip(ends[:-1], ends[1:], strict=True)]
+    return [slice(start, end) for start, end in pairwise(ends)]
 
 
 def tridiagonal_fisher(own: Moments) -> list[list[np.ndarray | None]]:
     """F's blocks, Kronecker products of row-major vectors: fan-in first; None beyond the neighbours."""
     count = len(own.fan_in_moments)
     blocks: list[list[np.ndarray | None]] = [[None] * count for _ in range(count)]
-    for l in range(count):
-        blocks[l][l] = np.kron(array(own.fan_in_moments[l]), array(own.fan_out_moments[l]))
-    for l in range(count - 1):
-        blocks[l][l + 1] = np.kron(array(own.fan_in_cross[l]), array(own.fan_out_cross[l]))
-        blocks[l + 1][l] = blocks[l][l + 1].T
+    for layer in range(count):
+        blocks[layer][layer] = np.kron(array(own.fan_in_moments[layer]), array(own.fan_out_moments[layer]))
+    for this, following in pairwise(range(count)):
+        blocks[this][following] = np.kron(array(own.fan_in_cross[this]), array(own.fan_out_cross[this]))
+        blocks[following][this] = blocks[this][following].T
     return blocks
 
 
@@ -88,10 +89,11 @@ def test_it_is_the_chain_of_conditionals(chain: tuple[tuple[int, int], ...]) -> 
     blocks = tridiagonal_fisher(own)
     xi, conditional = np.eye(place[-1].stop), np.zeros((place[-1].stop,) * 2)
     conditional[place[-1], place[-1]] = np.linalg.inv(blocks[-1][-1])
-    for l in range(len(chain) - 1):
-        psi = blocks[l][l + 1] @ np.linalg.inv(blocks[l + 1][l + 1])
-        xi[place[l], place[l + 1]] = -psi
-        conditional[place[l], place[l]] = np.linalg.inv(blocks[l][l] - psi @ blocks[l + 1][l + 1] @ psi.T)
+    for this, following in pairwise(range(len(chain))):
+        psi = blocks[this][following] @ np.linalg.inv(blocks[following][following])
+        xi[place[this], place[following]] = -psi
+        remaining = blocks[this][this] - psi @ blocks[following][following] @ psi.T
+        conditional[place[this], place[this]] = np.linalg.inv(remaining)
     want = xi.T @ conditional @ xi
     operator = own.operator()
     size = len(want)
@@ -152,7 +154,9 @@ def test_a_batch_of_chains_equals_one_by_one() -> None:
     together = batched.operator(damping=0.1)
     assert together.shape == (2, 18)
     for index, single in enumerate((first, second)):
-        np.testing.assert_allclose(array(together.dense()[index]), dense(single.operator(damping=0.1)), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(
+            array(together.dense()[index]), dense(single.operator(damping=0.1)), rtol=1e-9, atol=1e-12
+        )
 
 
 def test_moments_that_are_not_positive_definite_are_refused() -> None:

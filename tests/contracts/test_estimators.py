@@ -1,7 +1,7 @@
 """What every estimator owes, on every layer and posterior: the law of ``op(x, W)``, or a refusal that names a remedy.
 
-Given its signs an output is affine in its standard normals, ``y = c + R ε``. So its law is read off exactly: the mean is
-``c`` and the covariance ``R Rᵀ``, to be compared with ``J vec(mean)`` and ``J Σ Jᵀ`` where ``op(x, W) = J vec W``.
+Given its signs an output is affine in its standard normals, ``y = c + R ε``. So its law is read off exactly: the mean
+is ``c`` and the covariance ``R Rᵀ``, to be compared with ``J vec(mean)`` and ``J Σ Jᵀ`` where ``op(x, W) = J vec W``.
 """
 
 from __future__ import annotations
@@ -417,7 +417,7 @@ def test_gradients_are_finite_where_an_input_is_zero(estimator: str, layer_name:
 @pytest.mark.parametrize("layer_name", ["linear", "augmented-linear"])
 @pytest.mark.parametrize("estimator", [name for name in ESTIMATORS if name != "Flipout"])
 def test_many_posteriors_at_once(estimator: str, layer_name: str) -> None:
-    """A dense layer under a batch of posteriors is the layer under each; Flipout's signs count examples, not members."""
+    """A dense layer under many posteriors is the layer under each. Flipout's signs count examples, not members."""
     example = layer(layer_name)
     fan_in, fan_out = example.matrix.shape
     for name in accepted(estimator, layer_name, ANY):

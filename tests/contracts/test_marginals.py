@@ -18,7 +18,13 @@ from bayesrule.linalg import MatrixView
 
 LINEAR = (br.Part("weight", MatrixView((3, 4))), br.Part("bias", (3,)))
 CONVOLUTION = (br.Part("weight", MatrixView((3, 2, 2, 1))), br.Part("bias", (3,)))
-FAMILIES = [br.Diagonal(0.5), br.KTied(2, 0.5), br.MatrixNormal(0.5), br.MatrixNormalDiagonal(init_std=0.5), br.Full(0.5)]
+FAMILIES = [
+    br.Diagonal(0.5),
+    br.KTied(2, 0.5),
+    br.MatrixNormal(0.5),
+    br.MatrixNormalDiagonal(init_std=0.5),
+    br.Full(0.5),
+]
 
 
 def group(family: br.Family, parts: tuple[br.Part, ...]) -> br.GaussianPosterior:
@@ -111,11 +117,12 @@ def test_the_marginal_of_a_mixture_has_its_density() -> None:
     posterior = mixture((5, 3)).posterior
     components = tuple(br.GaussianPosterior(each.mean, each.covariance, LINEAR) for each in posterior.components)
     value = torch.randn(2, 4, 3, dtype=torch.float64)
-    densities = [
-        MultivariateNormal(each.mean[:4].flatten(), torch.tensor(dense(each.covariance)[:12, :12])).log_prob(value.flatten(-2))
-        for each in components
-    ]  # fmt: skip
-    want = torch.logsumexp(posterior.logits.log_softmax(-1) + torch.stack(densities, dim=-1), dim=-1)
+    blocks = [torch.tensor(dense(each.covariance)[:12, :12]) for each in components]
+    normals = [
+        MultivariateNormal(each.mean[:4].flatten(), block) for each, block in zip(components, blocks, strict=True)
+    ]
+    densities = torch.stack([normal.log_prob(value.flatten(-2)) for normal in normals], dim=-1)
+    want = torch.logsumexp(posterior.logits.log_softmax(-1) + densities, dim=-1)
     got = br.MixturePosterior(posterior.logits, components).marginal("weight").log_prob(value)
     torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
 

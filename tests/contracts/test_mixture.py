@@ -85,7 +85,11 @@ def test_log_prob_has_gradients_in_the_logits() -> None:
     example = mixture((1, 5))
     value = torch.randn(1, 5, dtype=torch.float64)
     logits = example.parameters["logits"].clone().requires_grad_()
-    assert torch.autograd.gradcheck(lambda l: example.build({**example.parameters, "logits": l}).log_prob(value), logits)
+
+    def log_prob(free: Tensor) -> Tensor:
+        return example.build({**example.parameters, "logits": free}).log_prob(value)
+
+    assert torch.autograd.gradcheck(log_prob, logits)
 
 
 def test_from_noise_under_vmap() -> None:

@@ -28,11 +28,11 @@ def offered(operator: br.CovarianceOperator, name: str, *arguments: Tensor) -> T
     """The result, or None where the operator refuses and says what to do instead."""
     try:
         return getattr(operator, name)(*arguments)
-    except Unsupported as refusal:
-        assert refusal.remedy, f"{type(operator).__name__} refuses {name} without a remedy"
-        known = type(operator) in dense.registry
-        assert not known or name in REFUSED.get(type(operator), set()), f"{type(operator).__name__} refuses {name}"
-        return None
+    except Unsupported as caught:
+        refusal, kind = caught, type(operator)
+    assert refusal.remedy, f"{kind.__name__} refuses {name} without a remedy"
+    assert kind not in dense.registry or name in REFUSED.get(kind, set()), f"{kind.__name__} refuses {name}"
+    return None
 
 
 def assert_close(got: Tensor, want: np.ndarray | Tensor, tolerance: float = 1e-9) -> None:

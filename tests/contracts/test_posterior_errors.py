@@ -56,7 +56,7 @@ def test_a_mean_that_does_not_fit_its_covariance(shape: tuple[int, ...]) -> None
 
 def test_an_unknown_kind_of_diagonal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # its annotation would refuse it first
-    with pytest.raises(InvalidArgument, match='"kronecker" or "free".*full'):
+    with pytest.raises(InvalidArgument, match=r'"kronecker" or "free".*full'):
         br.MatrixNormalDiagonal("full")
 
 

@@ -296,6 +296,13 @@ def test_a_prior_asks_for_what_the_caller_was_to_keep(prior: PriorExample) -> No
     assert "prior.hyperparameters(posterior)" in error.value.remedy
 
 
+def test_only_a_scale_for_the_whole_model_is_shared() -> None:
+    alone = [prior.make((5, 3)) for prior in PRIORS if prior.name != "LearnedNormal around 0.3"]
+    assert all(prior.sharing is None for prior in alone)
+    assert LearnedNormal("model").sharing == LearnedNormal("model").sharing is not None
+    assert LearnedNormal("model").sharing != LearnedNormal("model", mean=0.3).sharing
+
+
 WEIGHT, BIAS = Part("weight", MatrixView((3, 2, 2, 2))), Part("bias", (3,))
 
 

@@ -25,8 +25,9 @@ class Embedding(Contraction):
         if module.max_norm is not None:
             raise Unsupported(
                 "An embedding with max_norm rescales its rows, so it is not linear in its weight",
-                got=f"max_norm={module.max_norm}", remedy="Use an embedding without max_norm, or leave this one as it is.",
-            )  # fmt: skip
+                got=f"max_norm={module.max_norm}",
+                remedy="Use an embedding without max_norm, or leave this one as it is.",
+            )
         return cls(MatrixView(tuple(module.weight.shape), fan_out_axis=1), module.padding_idx)
 
     @property

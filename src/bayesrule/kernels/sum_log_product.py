@@ -14,7 +14,8 @@ CHUNK_ENTRIES = 1 << 20
 def sum_log_product(left: Tensor, right: Tensor) -> Tensor:
     """``Σ_ij log Σ_a left_ia right_ja`` for positive (…, m, k) and (…, n, k) factors.
 
-    The gradient, ``(1/S) right`` and ``(1/S)ᵀ left``, is found in the same pass and kept as k(m + n) numbers.
+    The gradient, ``(1/S) right`` and ``(1/S)ᵀ left`` with ``S = left rightᵀ``, is found in the same pass and kept as
+    k(m + n) numbers.
     """
     return _SumLogProduct.apply(left, right)[0]
 
@@ -25,6 +26,8 @@ def _chunk_rows(left: Tensor, right: Tensor) -> int:
 
 
 class _SumLogProduct(torch.autograd.Function):
+    """Gives the sum and its gradient; the gradient is an output so that it can be differentiated in its turn."""
+
     generate_vmap_rule = True
 
     @staticmethod
@@ -43,12 +46,36 @@ class _SumLogProduct(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(*output[1:])
-        ctx.shapes = inputs[0].shape, inputs[1].shape
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*inputs, *output[1:])
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
-        scaled = (gradient[..., None, None] * saved for saved in ctx.saved_tensors)
-        return tuple(value.sum_to_size(shape) for value, shape in zip(scaled, ctx.shapes, strict=True))
+    def backward(ctx: Any, total: Tensor | None, *of_gradients: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        left, right, *gradients = ctx.saved_tensors
+        terms: list[tuple[Tensor, ...]] = []
+        if total is not None:
+            terms.append(tuple(total[..., None, None] * gradient for gradient in gradients))
+        if any(cotangent is not None for cotangent in of_gradients):
+            terms.append(_second_order(left, right, *of_gradients))
+        if not terms:
+            return None, None
+        left_terms, right_terms = zip(*terms, strict=True)
+        return sum(left_terms).sum_to_size(left.shape), sum(right_terms).sum_to_size(right.shape)
+
+
+def _second_order(left: Tensor, right: Tensor, p: Tensor | None, q: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Gradients of ``⟨P, (1/S) right⟩ + ⟨Q, (1/S)ᵀ left⟩``, in the same chunks.
+
+    With ``C = P rightᵀ + left Qᵀ`` they are ``(1/S) Q − (C/S²) right`` and ``(1/S)ᵀ P − (C/S²)ᵀ left``.
+    """
+    batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    p = left.new_zeros(*batch, *left.shape[-2:]) if p is None else p
+    q = right.new_zeros(*batch, *right.shape[-2:]) if q is None else q
+    step = _chunk_rows(left, right)
+    left_gradients, right_gradient = [], torch.zeros_like(q)
+    for rows, p_rows in zip(left.split(step, dim=-2), p.split(step, dim=-2), strict=True):
+        inverse = (rows @ right.mT).reciprocal()
+        curvature = inverse.square() * (p_rows @ right.mT + rows @ q.mT)
+        left_gradients.append(inverse @ q - curvature @ right)
+        right_gradient = right_gradient + inverse.mT @ p_rows - curvature.mT @ rows
+    return torch.cat(left_gradients, dim=-2), right_gradient

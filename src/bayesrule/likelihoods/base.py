@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from jaxtyping import Float
@@ -51,6 +51,10 @@ class Likelihood(nn.Module, ABC):
     @abstractmethod
     def kl(self) -> Float[Tensor, ""]:
         """``KL(q(τ) ‖ p(τ))`` of the likelihood's own posterior, a sum; 0 where it has none."""
+
+    def arguments(self) -> dict[str, Any]:
+        """The constructor's arguments, that make an equal likelihood; what was learned comes by ``state_dict``."""
+        return {}
 
     @final
     def output_size(self, target_dim: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -68,6 +70,10 @@ class Gaussian(PointLikelihood):
                 remedy="Give noise_std as one number, or as a tensor of that many.",
             )
         return self.log_noise_std.to(outputs.dtype)
+
+    def arguments(self) -> dict[str, Any]:
+        """The noise as it now is, and whether it is learned."""
+        return {"noise_std": self.noise_std.detach(), "learn": isinstance(self.log_noise_std, nn.Parameter)}
 
     def extra_repr(self) -> str:
         """The noise, and whether it is learned."""

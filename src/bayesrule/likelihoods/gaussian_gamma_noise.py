@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -44,6 +45,10 @@ class GaussianGammaNoise(Likelihood):
             checked = positive_tensor(f"prior_{name}", value)
             self.register_buffer(f"prior_{name}", checked)
             self.register_buffer(f"posterior_{name}", checked.clone())
+
+    def arguments(self) -> dict[str, Any]:
+        """The prior."""
+        return {"prior_shape": self.prior_shape, "prior_rate": self.prior_rate}
 
     @property
     def prior(self) -> GammaPrecision:

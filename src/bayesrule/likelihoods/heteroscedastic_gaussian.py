@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -29,6 +31,10 @@ class HeteroscedasticGaussian(PointLikelihood):
         super().__init__()
         check_positive("min_std", min_std)
         self.min_std = min_std
+
+    def arguments(self) -> dict[str, Any]:
+        """The smallest standard deviation."""
+        return {"min_std": self.min_std}
 
     def _log_prob(
         self, outputs: Float[Tensor, "*leading outputs"], targets: Float[Tensor, "*examples target"]

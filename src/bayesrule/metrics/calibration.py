@@ -63,8 +63,7 @@ def reliability_bins(probs: Tensor, targets: Tensor, *, bins: int = 15, binning:
     def bin_mean(values: Tensor) -> Tensor:
         return inner_edges.new_zeros(bins, dtype=torch.float64).index_add(0, index, values.double()) / count
 
-    edges = torch.nn.functional.pad(inner_edges.double(), (1, 0), value=0.0)
-    edges = torch.nn.functional.pad(edges, (0, 1), value=1.0)
+    edges = torch.cat([inner_edges.new_zeros(1), inner_edges, inner_edges.new_ones(1)]).double()
     return ReliabilityBins(count, bin_mean(confidence), bin_mean(predictions.correct.flatten()), edges)
 
 

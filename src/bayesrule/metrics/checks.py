@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
@@ -13,7 +12,7 @@ from bayesrule.errors import InvalidArgument, ShapeMismatch
 Reduction = Literal["mean", "none"]
 
 
-def require_values(what: str, values: Tensor, good: Bool[Tensor, "..."], remedy: str) -> None:
+def require_values(what: str, values: Tensor, good: Bool[Tensor, "*values"], remedy: str) -> None:
     """Refuse ``values`` of which some are not ``good``, showing how many and the first."""
     if good.all():
         return
@@ -29,18 +28,27 @@ def require_examples(name: str, values: Tensor) -> None:
         )
 
 
-def require_shape(name: str, values: Tensor, expected: torch.Size) -> None:
+def require_same_shape(name: str, values: Tensor, targets: Tensor) -> None:
     """Refuse a shape other than that of the targets, also where it would broadcast."""
-    if values.shape == expected:
-        return
-    raise ShapeMismatch(
-        f"{name} do not fit the targets",
-        got=f"shape {tuple(values.shape)} where {tuple(expected)} is needed",
-        remedy="Nothing is broadcast: reshape one of them, often by .squeeze(-1), or .expand_as(targets) for a constant.",
-    )
+    if values.shape != targets.shape:
+        raise ShapeMismatch(
+            f"{name} do not fit the targets",
+            got=f"shape {tuple(values.shape)} beside targets of shape {tuple(targets.shape)}",
+            remedy="Nothing is broadcast: reshape one, often by .squeeze(-1), or .expand_as(targets) for a constant.",
+        )
 
 
-def finite_values(name: str, values: Tensor) -> Float64[Tensor, "..."]:
+def require_draws(name: str, values: Tensor) -> None:
+    """Refuse a tensor without a leading dimension of posterior draws."""
+    if values.ndim == 0:
+        raise ShapeMismatch(
+            f"{name} need a leading dimension of posterior draws",
+            got=f"shape {tuple(values.shape)}",
+            remedy="Use .unsqueeze(0) for a single draw.",
+        )
+
+
+def finite_values(name: str, values: Tensor) -> Float64[Tensor, "*values"]:
     """At least one value, all finite, in float64."""
     require_examples(name, values)
     values = values.double()
@@ -48,7 +56,7 @@ def finite_values(name: str, values: Tensor) -> Float64[Tensor, "..."]:
     return values
 
 
-def reduced(values: Tensor, reduction: Reduction) -> Float64[Tensor, "..."]:
+def reduced(values: Tensor, reduction: Reduction) -> Float64[Tensor, "*examples"]:
     """The mean over all values, or the values themselves."""
     if reduction == "mean":
         return values.double().mean()

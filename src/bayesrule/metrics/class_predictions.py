@@ -86,6 +86,6 @@ def _checked_targets(targets: Tensor, classes: int) -> Tensor:
     if targets.is_complex() or (targets.is_floating_point() and classes > 2):
         raise InvalidArgument("class indices must be integers", got=targets.dtype, remedy=remedy)
     indices = targets.long()
-    known = (indices >= 0) & (indices < classes) & (indices == targets)
+    known = (indices >= 0) & (indices < classes) & (indices.to(targets.dtype) == targets)
     require_values(f"targets must be class indices from 0 to {classes - 1}", targets, known, "Re-encode the targets.")
     return indices

@@ -10,7 +10,7 @@ from bayesrule.metrics.checks import Reduction, reduced
 from bayesrule.metrics.class_predictions import class_predictions
 
 
-def accuracy(probs: Tensor, targets: Tensor, *, reduction: Reduction = "mean") -> Float64[Tensor, "..."]:
+def accuracy(probs: Tensor, targets: Tensor, *, reduction: Reduction = "mean") -> Float64[Tensor, "*examples"]:
     """``1[argmax_c p[c] = y]``; of tied classes the one of lowest index is predicted (one column: class 0 at ½).
 
     Args:
@@ -26,7 +26,7 @@ def accuracy(probs: Tensor, targets: Tensor, *, reduction: Reduction = "mean") -
     return reduced(class_predictions(probs, targets).correct, reduction)
 
 
-def brier_score(probs: Tensor, targets: Tensor, *, reduction: Reduction = "mean") -> Float64[Tensor, "..."]:
+def brier_score(probs: Tensor, targets: Tensor, *, reduction: Reduction = "mean") -> Float64[Tensor, "*examples"]:
     """``Σ_c (p[c] − 1[c = y])²``, the usual convention: from 0, perfect, to 2.
 
     For one column this is ``2(p − y)²``, both classes being summed; scikit-learn's binary ``brier_score_loss`` is half
@@ -49,7 +49,7 @@ def brier_score(probs: Tensor, targets: Tensor, *, reduction: Reduction = "mean"
     return reduced(distance.square().sum(-1, dtype=torch.float64), reduction)
 
 
-def brier_score_tfp(probs: Tensor, targets: Tensor, *, reduction: Reduction = "mean") -> Float64[Tensor, "..."]:
+def brier_score_tfp(probs: Tensor, targets: Tensor, *, reduction: Reduction = "mean") -> Float64[Tensor, "*examples"]:
     """``Σ_c p[c]² − 2p[y]``, TensorFlow Probability's convention: `brier_score` minus 1, so from −1, perfect, to 1.
 
     Args:

@@ -9,12 +9,19 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from bayesrule.errors import InvalidArgument
-from bayesrule.metrics.checks import Reduction, finite_values, reduced, require_shape, require_values
+from bayesrule.metrics.checks import (
+    Reduction,
+    finite_values,
+    reduced,
+    require_draws,
+    require_same_shape,
+    require_values,
+)
 
 
 def crps_samples(
     samples: Tensor, targets: Tensor, *, fair: bool = True, reduction: Reduction = "mean"
-) -> Float64[Tensor, "..."]:
+) -> Float64[Tensor, "*examples"]:
     """``(1/S) Σ_s |x_s − y| − Σ_{s<t} |x_s − x_t| / D`` from S draws of the target's predictive distribution.
 
     Fair, ``D = S(S − 1)``: unbiased for the score of the distribution the draws come from, so comparable between
@@ -35,9 +42,10 @@ def crps_samples(
         >>> crps_samples(draws, target).item(), crps_samples(draws, target, fair=False).item()
         (0.0, 1.0)
     """
-    require_shape("samples without their leading dimension", samples[:1].squeeze(0), targets.shape)
-    error = finite_values("samples", samples) - finite_values("targets", targets)
-    draws = len(error)
+    require_draws("samples", samples)
+    samples, targets = finite_values("samples", samples), finite_values("targets", targets)
+    require_same_shape("samples of one draw", samples[0], targets)
+    draws, error = len(samples), samples - targets
     if fair and draws < 2:
         raise InvalidArgument(
             "the fair estimator needs two draws or more",
@@ -52,7 +60,7 @@ def crps_samples(
 
 def crps_gaussian(
     mean: Tensor, std: Tensor, targets: Tensor, *, reduction: Reduction = "mean"
-) -> Float64[Tensor, "..."]:
+) -> Float64[Tensor, "*examples"]:
     """``σ [z(2Φ(z) − 1) + 2φ(z) − 1/√π]`` with ``z = (y − μ)/σ``, the score of N(μ, σ²).
 
     Args:
@@ -66,14 +74,10 @@ def crps_gaussian(
         >>> round(crps_gaussian(torch.zeros(1), torch.ones(1), torch.zeros(1)).item(), 6)
         0.233695
     """
-    require_shape("means", mean, targets.shape)
-    require_shape("standard deviations", std, targets.shape)
-    mean, std, targets = (
-        finite_values("means", mean),
-        finite_values("standard deviations", std),
-        finite_values("targets", targets),
-    )
+    require_same_shape("means", mean, targets)
+    require_same_shape("standard deviations", std, targets)
+    mean, std = finite_values("means", mean), finite_values("standard deviations", std)
     require_values("standard deviations must be positive", std, std > 0, "Without spread the score is |y − μ|.")
-    z = (targets - mean) / std
+    z = (finite_values("targets", targets) - mean) / std
     twice_density = (-z.square() / 2).exp() * math.sqrt(2 / math.pi)
     return reduced(std * (z * torch.erf(z / math.sqrt(2)) + twice_density - 1 / math.sqrt(math.pi)), reduction)

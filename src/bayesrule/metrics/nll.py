@@ -8,12 +8,11 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from bayesrule.errors import ShapeMismatch
-from bayesrule.metrics.checks import Reduction, reduced, require_examples, require_values
+from bayesrule.metrics.checks import Reduction, reduced, require_draws, require_examples, require_values
 from bayesrule.metrics.class_predictions import class_predictions
 
 
-def categorical_nll(probs: Tensor, targets: Tensor, *, reduction: Reduction = "mean") -> Float64[Tensor, "..."]:
+def categorical_nll(probs: Tensor, targets: Tensor, *, reduction: Reduction = "mean") -> Float64[Tensor, "*examples"]:
     """``−log p[y]``, from probabilities averaged over posterior draws.
 
     A probability of zero is read as the smallest normal number of its dtype, so that one example costs at most 87.3 in
@@ -36,7 +35,7 @@ def categorical_nll(probs: Tensor, targets: Tensor, *, reduction: Reduction = "m
     return reduced(-guarded.double().log(), reduction)
 
 
-def mixture_nll(log_probs: Tensor, *, reduction: Reduction = "mean") -> Float64[Tensor, "..."]:
+def mixture_nll(log_probs: Tensor, *, reduction: Reduction = "mean") -> Float64[Tensor, "*examples"]:
     """``−log (1/S) Σ_s p(y | w_s)`` from the log-density of each target under each of S posterior draws.
 
     Probabilities are averaged, not their logarithms, so this is at most the mean of the draws' own NLLs (Jensen). It
@@ -52,12 +51,7 @@ def mixture_nll(log_probs: Tensor, *, reduction: Reduction = "mean") -> Float64[
         >>> round(mixture_nll(draws).neg().exp().item(), 12)
         0.4
     """
-    if log_probs.ndim < 1:
-        raise ShapeMismatch(
-            "log-probabilities need a leading dimension of posterior draws",
-            got=f"shape {tuple(log_probs.shape)}",
-            remedy="Use .unsqueeze(0) for a single draw.",
-        )
+    require_draws("log-probabilities", log_probs)
     require_examples("log-probabilities", log_probs)
     possible = ~(log_probs.isnan() | log_probs.isposinf())
     require_values("log-probabilities must be numbers below +inf", log_probs, possible, "Look for a diverged run.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Float64
 from torch import Tensor
 
-from bayesrule.metrics.checks import Reduction, finite_values, reduced, require_shape, require_values
+from bayesrule.metrics.checks import Reduction, finite_values, reduced, require_same_shape, require_values
 
 
 def rmse(predictions: Tensor, targets: Tensor) -> Float64[Tensor, ""]:
@@ -17,19 +17,19 @@ def rmse(predictions: Tensor, targets: Tensor) -> Float64[Tensor, ""]:
 
     Example:
         >>> import torch
-        >>> rmse(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0])).square().item()
-        2.0
+        >>> rmse(torch.tensor([3.0, 1.0, 2.0, 4.0]), torch.tensor([1.0, 1.0, 2.0, 4.0])).item()
+        1.0
     """
     from torchmetrics.functional.regression import mean_squared_error  # here, as importing it takes as long as torch
 
-    require_shape("predictions", predictions, targets.shape)
+    require_same_shape("predictions", predictions, targets)
     predictions, targets = finite_values("predictions", predictions), finite_values("targets", targets)
     return mean_squared_error(predictions.flatten(), targets.flatten(), squared=False)
 
 
 def interval_coverage(
     lower: Tensor, upper: Tensor, targets: Tensor, *, reduction: Reduction = "mean"
-) -> Float64[Tensor, "..."]:
+) -> Float64[Tensor, "*examples"]:
     """``1[lower ≤ y ≤ upper]``: a calibrated 90 % interval has mean 0.9.
 
     Args:
@@ -44,9 +44,10 @@ def interval_coverage(
         >>> interval_coverage(lower, upper, torch.tensor([-0.1, 0.0, 0.5, 1.0])).item()
         0.75
     """
-    require_shape("lower ends", lower, targets.shape)
-    require_shape("upper ends", upper, targets.shape)
+    require_same_shape("lower ends", lower, targets)
+    require_same_shape("upper ends", upper, targets)
     targets = finite_values("targets", targets)
     width = upper.double() - lower.double()
-    require_values("lower ends must not exceed upper ends", width, lower <= upper, "Swap the two; look for NaN.")
+    remedy = "Give the lower ends first, and look for NaN."
+    require_values("widths (upper − lower) must not be negative", width, lower <= upper, remedy)
     return reduced((lower <= targets) & (targets <= upper), reduction)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from bayesrule.likelihoods import Likelihood
 from bayesrule.nn.conversion import Conversion
@@ -14,6 +15,7 @@ from bayesrule.nn.draw_table import DrawTable
 from bayesrule.nn.home import Home, kl_of_homes
 from bayesrule.nn.layer import BayesianLayer, make_plain
 from bayesrule.posteriors import Posterior
+from bayesrule.typing import Drawable
 
 
 class BayesianModule(nn.Module):
@@ -54,15 +56,28 @@ class BayesianModule(nn.Module):
         """Every posterior's home, once, by the group's name."""
         return {module.name: module for module in self.modules() if isinstance(module, Home)}
 
+    @property
+    def batchable(self) -> bool:
+        """Whether the network is free of convolutions and recurrent layers, which take batches of weights badly."""
+        unfit = (_ConvNd, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
+        return not any(isinstance(module, unfit) for module in self.modules())
+
+    def posteriors(self) -> dict[str, Posterior]:
+        """Posterior values; a group of one parameter has that parameter's name."""
+        return {name: home() for name, home in self.homes().items()}
+
 
 def kl(bnn: BayesianModule) -> Tensor:
     """``KL(q ‖ p)`` of the whole model: a sum over all its weights, each counted once."""
     return kl_of_homes(bnn.homes().values())
 
 
-def posteriors(bnn: BayesianModule) -> dict[str, Posterior]:
-    """The model's posterior values; a group of one parameter has that parameter's name."""
-    return {name: home() for name, home in bnn.homes().items()}
+def posteriors(model: Drawable) -> dict[str, Posterior]:
+    """The posterior values of a converted model, or of an optimizer that holds some.
+
+    A group of one parameter has that parameter's name.
+    """
+    return model.posteriors()
 
 
 def mean_module(bnn: BayesianModule) -> nn.Module:

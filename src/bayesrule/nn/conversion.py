@@ -8,6 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
+from bayesrule.estimators import Estimator
+from bayesrule.posteriors import Family
+from bayesrule.priors import Prior
+
 
 @dataclass(frozen=True)
 class ConvertedParameter:
@@ -24,10 +28,21 @@ class ConvertedParameter:
 
 
 @dataclass(frozen=True)
+class Recipe:
+    """What each converted layer was given, by its name: enough to convert another copy of the network alike."""
+
+    posterior: dict[str, Family]
+    prior: dict[str, Prior]
+    estimator: dict[str, Estimator]
+    bias: str
+
+
+@dataclass(frozen=True)
 class Conversion:
     """Every parameter of the network: what became Bayesian, what did not, and why."""
 
     rows: tuple[ConvertedParameter, ...]
+    recipe: Recipe
 
     def __iter__(self) -> Iterator[ConvertedParameter]:
         return iter(self.rows)
@@ -46,11 +61,21 @@ class Conversion:
     def __str__(self) -> str:
         header = ("parameter", "shape", "posterior", "prior", "estimator", "numbers", "note")
         cells = [
-            (row.name, "×".join(map(str, row.shape)), row.posterior, row.prior, row.estimator, f"{row.numbers:,}", row.note)
+            (
+                row.name,
+                "×".join(map(str, row.shape)),
+                row.posterior,
+                row.prior,
+                row.estimator,
+                f"{row.numbers:,}",
+                row.note,
+            )
             for row in self.rows
         ]
         widths = [max(len(line[column]) for line in (header, *cells)) for column in range(len(header))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in (header, *cells)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in (header, *cells)
+        ]
         return "\n".join(line.rstrip() for line in [lines[0], "  ".join("─" * width for width in widths), *lines[1:]])
 
 

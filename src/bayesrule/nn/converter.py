@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bayesrule.contractions import Augmented
 from bayesrule.errors import InvalidArgument
 from bayesrule.estimators import Estimator, WeightSample
-from bayesrule.nn.conversion import Conversion, ConvertedParameter, describe
+from bayesrule.nn.conversion import Conversion, ConvertedParameter, Recipe, describe
 from bayesrule.nn.draw_table import DrawTable
 from bayesrule.nn.home import Home
 from bayesrule.nn.layer import make_bayesian
@@ -121,10 +121,11 @@ class Converter:
         for name in sorted({name for parameter in self.homes for name, _ in self.owners[parameter]}):
             module = self.modules[name]
             asked = choose(self.estimator, name, self.candidates) if name in self.candidates else WeightSample()
-            found[name] = (asked, "") if (why := self._why_sampled(name, module, uses)) is None else (WeightSample(), why)
+            why = self._why_sampled(name, module, uses)
+            found[name] = (WeightSample(), why) if why else (asked, "")
         return found
 
-    def _why_sampled(self, name: str, module: nn.Module, uses: dict[str, int] | None) -> str | None:
+    def _why_sampled(self, name: str, module: nn.Module, uses: dict[str, int] | None) -> str:
         weight = module._parameters.get("weight")
         if contraction_of(module) is None:
             return "drawn as a tensor"
@@ -138,7 +139,7 @@ class Converter:
             return "uses per pass unknown: give an example input"
         if uses.get(name, 0) + uses.get(_join(name, "weight"), 0) > 1:
             return "used more than once in a pass"
-        return None
+        return ""
 
     def _install(self, estimators: dict[str, tuple[Estimator, str]]) -> DrawTable:
         draws = DrawTable()
@@ -169,7 +170,16 @@ class Converter:
             note = "; ".join(filter(None, (self.notes.get(parameter), why)))
             columns = describe(home.posterior.family), describe(home.prior), type(estimator).__name__
             rows.append(ConvertedParameter(name, shape, *columns, numbers, note))
-        return Conversion(tuple(rows))
+        return Conversion(tuple(rows), self._recipe(chosen))
+
+    def _recipe(self, chosen: set[str]) -> Recipe:
+        names = [name for name in self.candidates if name in chosen]
+        return Recipe(
+            posterior={name: choose(self.posterior, name, self.candidates) for name in names},
+            prior={name: choose(self.prior, name, self.candidates) for name in names},
+            estimator={name: choose(self.estimator, name, self.candidates) for name in names},
+            bias=self.bias,
+        )
 
     def _why_point(self, owner: str, parameter: Tensor, chosen: set[str]) -> str:
         if (reason := reason_to_leave(self.modules[owner])) is not None:

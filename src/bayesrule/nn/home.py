@@ -53,12 +53,14 @@ class Home(nn.Module):
 
 
 def kl_of_homes(homes: Iterable[Home]) -> Tensor:
-    """The KL of all of them, a sum over weights; homes that share a prior object share its learned scales."""
-    by_prior: dict[int, list[Home]] = {}
+    """The KL of all of them, a sum over weights; homes whose priors share scales are settled together."""
+    by_prior: dict[object, list[Home]] = {}
     for home in homes:
-        by_prior.setdefault(id(home.prior), []).append(home)
+        by_prior.setdefault(home.prior.sharing or home.name, []).append(home)
     totals = [
-        total_kl({home.name: home() for home in group}, group[0].prior, {home.name: home.prior_tensors() for home in group})
+        total_kl(
+            {home.name: home() for home in group}, group[0].prior, {home.name: home.prior_tensors() for home in group}
+        )
         for group in by_prior.values()
     ]
     return torch.stack([total.to(totals[0].device) for total in totals]).sum(0)

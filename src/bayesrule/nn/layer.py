@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -69,8 +68,7 @@ class BayesianLayer(nn.Module):
         return output if bias is None else output + bias.reshape(-1, *(1,) * (-1 - contraction.channel_dim))
 
     def _home(self, name: str) -> Home:
-        home = self.homes[name]
-        return home  # type: ignore[return-value]
+        return cast(Home, self.homes[name])
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Copy and pickle by the plain class, since a dynamic one has no importable name."""
@@ -84,6 +82,7 @@ class BayesianRecurrentLayer(BayesianLayer):
 
     _flat_weights: list[Tensor]
     _flat_weights_names: list[str]
+    _flat_weight_refs: list[Any]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As every layer, without cuDNN's advice to keep the weights in one chunk, and forgetting them at the end."""
@@ -107,15 +106,23 @@ class BayesianRecurrentLayer(BayesianLayer):
         return {key: value for key, value in self.__dict__.items() if key != "_flat_weight_refs"}
 
 
-@cache
+_classes: dict[tuple[type[nn.Module], tuple[str, ...]], type[nn.Module]] = {}
+
+
 def _bayesian_class(base: type[nn.Module], names: tuple[str, ...]) -> type[nn.Module]:
-    properties = {name: property(lambda self, name=name: _drawn(self, name)) for name in names}
-    layer = BayesianRecurrentLayer if issubclass(base, nn.RNNBase) else BayesianLayer
-    return type(f"Bayesian{base.__name__}", (layer, base), {**properties, "_plain_class": base})
+    """One class for each plain class and set of drawn parameters."""
+    if (base, names) not in _classes:
+        layer = BayesianRecurrentLayer if issubclass(base, nn.RNNBase) else BayesianLayer
+        namespace = {**{name: _drawn(name) for name in names}, "_plain_class": base}
+        _classes[base, names] = type(f"Bayesian{base.__name__}", (layer, base), namespace)
+    return _classes[base, names]
 
 
-def _drawn(module: BayesianLayer, name: str) -> Tensor:
-    return module.draws.tensor(module._home(name), module.qualified[name])
+def _drawn(name: str) -> property:
+    def read(layer: BayesianLayer) -> Tensor:
+        return layer.draws.tensor(layer._home(name), layer.qualified[name])
+
+    return property(read)
 
 
 def _rebuild(base: type[nn.Module], names: tuple[str, ...]) -> nn.Module:

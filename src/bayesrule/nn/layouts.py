@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 
 from bayesrule.contractions import Contraction, Conv, ConvTranspose, Embedding, Linear
 from bayesrule.errors import InvalidArgument
@@ -66,7 +66,7 @@ def view_of(module: nn.Module, parameter: Tensor) -> MatrixView:
 def refuse_lazy(net: nn.Module) -> None:
     """Lazy modules have no weights yet."""
     for name, parameter in net.named_parameters():
-        if isinstance(parameter, UninitializedTensorMixin):
+        if is_lazy(parameter):
             raise InvalidArgument(
                 f"{name} belongs to a lazy module that has not seen an input yet", got="no shape",
                 remedy="Run one batch through the network before converting it.",

@@ -5,16 +5,16 @@ from __future__ import annotations
 import difflib
 import fnmatch
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from torch import nn
 
 from bayesrule.errors import InvalidArgument
 
 Choice = TypeVar("Choice")
-Selector = str | type[nn.Module] | Callable[[str, nn.Module], bool]
+Selector: TypeAlias = str | type[nn.Module] | Callable[[str, nn.Module], bool]
 """A preset, a name pattern, a module type, or a predicate of (name, module)."""
-PerLayer = Choice | Mapping[Selector, Choice]
+PerLayer: TypeAlias = Choice | Mapping[Selector, Choice]
 """One thing for every layer, or one for each of several selectors."""
 
 PRESETS = ("all", "last_layer", "attention")

@@ -14,7 +14,6 @@ from bayesrule.errors import BayesruleError
 from bayesrule.nn.bayesian_module import BayesianModule
 from bayesrule.nn.layer import BayesianLayer
 
-
 SMALL = 1 << 20
 """Weights up to this many entries are drawn twice for the check."""
 
@@ -24,7 +23,7 @@ class ConversionError(BayesruleError, RuntimeError):
 
 
 def check_random(bnn: BayesianModule, example: Any = None) -> None:
-    """Every drawn weight differs between passes; with an example input, so do the outputs in train, eval and no_grad."""
+    """Every drawn weight differs between passes; given an example, so do the outputs in train, eval and no_grad."""
     with _rng_untouched():
         for layer in bnn.modules():
             if isinstance(layer, BayesianLayer):
@@ -35,7 +34,7 @@ def check_random(bnn: BayesianModule, example: Any = None) -> None:
 
 def _check_layer(layer: BayesianLayer) -> None:
     for name, full in layer.qualified.items():
-        small = layer._home(name).posterior.mean.numel() <= SMALL
+        small = layer._home(name)().mean.numel() <= SMALL
         if name in layer._parameters or (small and torch.equal(getattr(layer, name), getattr(layer, name))):
             raise ConversionError(f"{full} is not random after conversion")
 

@@ -37,7 +37,8 @@ def count_uses(net: nn.Module, example: Any = None) -> Counter[str] | None:
 def _count_calls(net: nn.Module, inputs: tuple[Any, ...]) -> Counter[str]:
     uses: Counter[str] = Counter()
     handles = [
-        module.register_forward_pre_hook(lambda *_, name=name: uses.update([name])) for name, module in net.named_modules()
+        module.register_forward_pre_hook(lambda *_, name=name: uses.update([name]))
+        for name, module in net.named_modules()
     ]
     states = {key: value.clone() for key, value in net.state_dict().items()}
     try:

@@ -36,6 +36,11 @@ class LearnedNormal(Prior):
         precision = gaussian.event_shape.numel() / total_expected_square(gaussian, self.mean)
         return self._with_precision(gaussian, precision)
 
+    @property
+    def sharing(self) -> object:
+        """With scope ``"model"``: all learned priors of the same centre."""
+        return (type(self), self.mean) if self.scope == "model" else None
+
     def share(self, posteriors: Iterable[Posterior]) -> Prior:
         """With scope ``"model"``: the best single scale for all of them together."""
         gaussians = [posterior for posterior in posteriors if isinstance(posterior, GaussianPosterior)]

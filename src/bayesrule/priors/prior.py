@@ -38,6 +38,11 @@ class Prior(ABC):
         """Tensors for the caller to keep: an `nn.Parameter` is learned by gradient, a plain tensor is constant."""
         return {}
 
+    @property
+    def sharing(self) -> object:
+        """Posteriors whose priors have equal, not None `sharing` settle common scales together through `share`."""
+        return None
+
     def share(self, posteriors: Iterable[Posterior]) -> Prior:
         """The prior for each of several posteriors, after settling what they have in common: nothing by default."""
         return self

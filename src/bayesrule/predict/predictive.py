@@ -1,0 +1,119 @@
+"""What a model predicts, averaged over draws of its weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesrule.errors import InvalidArgument, Unsupported
+from bayesrule.likelihoods import Bernoulli, Categorical, Likelihood, Poisson, StudentT
+from bayesrule.likelihoods.moments import PredictiveMoments
+from bayesrule.predict.mixture_quantile import normal_mixture_quantile
+from bayesrule.random import keyed_generator
+
+
+@dataclass(frozen=True)
+class Predictive:
+    """The mixture ``(1/S) Σ_s p(y | f_s)`` over draws of the weights.
+
+    Probabilities and densities are averaged, never logits. Variances split by the law of total variance into what the
+    draws disagree on (epistemic) and what each expects (aleatoric).
+
+    Attributes:
+        outputs: The network's outputs, (draws, examples, …).
+        likelihood: What turns outputs into a law of the target; None gives only what needs none.
+        seed: Of the predictive `samples`.
+    """
+
+    outputs: Tensor
+    likelihood: Likelihood | None
+    seed: int = 0
+
+    @property
+    def mean(self) -> Tensor:
+        """Expected target; for classes their probabilities."""
+        return self._moments.mean
+
+    @property
+    def std(self) -> Tensor:
+        """Total standard deviation of the target."""
+        return self._moments.total_variance.sqrt()
+
+    @property
+    def epistemic_std(self) -> Tensor:
+        """Standard deviation of the expected target between draws: what more data would lower."""
+        return self._moments.epistemic_variance.sqrt()
+
+    @property
+    def aleatoric_std(self) -> Tensor:
+        """Root of the mean variance of the target within a draw: what more data would not lower."""
+        return self._moments.aleatoric_variance.sqrt()
+
+    @property
+    def probs(self) -> Tensor:
+        """Class probabilities (or those of a 1), averaged over draws."""
+        return self._draw_probs("probs").mean(0)
+
+    @property
+    def entropy(self) -> Tensor:
+        """Entropy of the averaged probabilities, in nats: total uncertainty about the class."""
+        return self._entropy(self.probs)
+
+    @property
+    def mutual_information(self) -> Tensor:
+        """``H[mean p] − mean H[p]`` between the class and the weights: epistemic uncertainty   [BALD]."""
+        probs = self._draw_probs("mutual_information")
+        return (self._entropy(probs.mean(0)) - self._entropy(probs).mean(0)).clamp_min(0)
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        """``log (1/S) Σ_s p(y | f_s)`` of every example's target."""
+        return self._need_likelihood().mixture_log_prob(self.outputs, targets)
+
+    def samples(self) -> Tensor:
+        """One target for each draw of the weights, (draws, examples, …), by the seed."""
+        generator = keyed_generator(self.outputs.device, self.seed, "predictive samples")
+        return self._need_likelihood().sample(self.outputs, generator=generator)
+
+    def quantile(self, level: float | Tensor) -> Tensor:
+        """Quantiles of the target: one level, or a vector of levels as leading dimension.
+
+        For Gaussian likelihoods that of the mixture itself, found by bisection; for the others empirical, over
+        `samples`.
+        """
+        likelihood = self._need_likelihood()
+        levels = torch.as_tensor(level, dtype=self.outputs.dtype, device=self.outputs.device)
+        if not bool(((levels > 0) & (levels < 1)).all()):
+            raise InvalidArgument("A quantile's level lies strictly between 0 and 1", got=level)
+        if isinstance(likelihood, Categorical | Bernoulli):
+            raise Unsupported("Classes have no quantiles", remedy="Use probs.")
+        if isinstance(likelihood, Poisson | StudentT):
+            return torch.quantile(self.samples().to(levels.dtype), levels, dim=0)
+        return normal_mixture_quantile(*likelihood.moments(self.outputs), levels)
+
+    @property
+    def _moments(self) -> PredictiveMoments:
+        return self._need_likelihood().predictive_moments(self.outputs)
+
+    def _need_likelihood(self) -> Likelihood:
+        if self.likelihood is None:
+            raise InvalidArgument(
+                "This needs a likelihood, and prediction was made without one", got=None,
+                remedy="Pass likelihood=br.Categorical() (or Gaussian, Bernoulli, Poisson) to br.predict.",
+            )  # fmt: skip
+        return self.likelihood
+
+    def _draw_probs(self, what: str) -> Tensor:
+        likelihood = self._need_likelihood()
+        if not isinstance(likelihood, Categorical | Bernoulli):
+            raise Unsupported(
+                f"{what} is defined for classes", got=type(likelihood).__name__,
+                remedy="Use mean, std, epistemic_std, aleatoric_std or quantile.",
+            )  # fmt: skip
+        return likelihood.moments(self.outputs).mean
+
+    def _entropy(self, probs: Tensor) -> Tensor:
+        if isinstance(self.likelihood, Categorical):
+            return torch.special.entr(probs).sum(-1)
+        return torch.special.entr(probs) + torch.special.entr(1 - probs)
