@@ -30,33 +30,43 @@ from scipy import stats
 from torch import Tensor
 from torch.testing import assert_close
 
-import bayesrule.posteriors as br
 from bayesrule import estimators
 from bayesrule.contractions import Contraction
 from bayesrule.errors import Unsupported
 from bayesrule.estimators import Auto, Estimator, Flipout, LocalReparam, Mean, WeightSample
+from bayesrule.posteriors import (
+    BlockTridiagonalCovariance,
+    CovarianceOperator,
+    DiagonalCovariance,
+    Family,
+    GaussianPosterior,
+    KTied,
+    MatrixNormal,
+    PointPosterior,
+    Posterior,
+)
 from bayesrule.random import FromGenerator, Law, Replay, draw
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 FAILURE_RATE = 1e-6
-GAUSSIAN = (br.GaussianPosterior, br.PointPosterior)
-ANY = (br.Posterior,)
+GAUSSIAN = (GaussianPosterior, PointPosterior)
+ANY = (Posterior,)
 Shape = tuple[int, int]
 every_layer = pytest.mark.parametrize("layer_name", NAMES)
 
 ESTIMATORS = {name: getattr(estimators, name)() for name in estimators.__all__ if name != "Estimator"}
 
 
-def rank(family: br.Family) -> int:
-    return family.rank if isinstance(family, br.KTied) else 0
+def rank(family: Family) -> int:
+    return family.rank if isinstance(family, KTied) else 0
 
 
 POSTERIORS: dict[str, Callable[[Shape], Example | None]] = {
     **{str(family): partial(family_example, family) for family in families() if rank(family) <= 2},
     "ClippedLowRank": clipped,
     "EigenKronecker": eigen_kronecker,
-    "Restricted(KTied)": lambda shape: restricted(br.KTied(1, 0.5), (shape[0] + 2, shape[1]), 1, shape[0]),
-    "Restricted(MatrixNormal)": lambda shape: restricted(br.MatrixNormal(0.5), (shape[0] + 2, shape[1]), 1, shape[0]),
+    "Restricted(KTied)": lambda shape: restricted(KTied(1, 0.5), (shape[0] + 2, shape[1]), 1, shape[0]),
+    "Restricted(MatrixNormal)": lambda shape: restricted(MatrixNormal(0.5), (shape[0] + 2, shape[1]), 1, shape[0]),
     "Mixture": mixture,
     "Bernoulli": bernoulli,
 }
@@ -81,7 +91,7 @@ class Tape:
 
 
 @cache
-def posterior_of(name: str, layer_name: str) -> br.Posterior | None:
+def posterior_of(name: str, layer_name: str) -> Posterior | None:
     fan_in, fan_out = layer(layer_name).matrix.shape
     example = POSTERIORS[name]((fan_in, fan_out))
     return None if example is None else example.posterior
@@ -92,7 +102,7 @@ def weight_law(name: str, layer_name: str) -> tuple[Tensor, Tensor]:
     """Mean and covariance of the whole flattened output, by the dense covariance of the weight."""
     posterior, linear_map = posterior_of(name, layer_name), layer(layer_name).linear_map
     mean = linear_map @ posterior.mean.flatten()
-    if isinstance(posterior, br.PointPosterior):
+    if isinstance(posterior, PointPosterior):
         return mean, torch.zeros(len(mean), len(mean), dtype=torch.float64)
     return mean, linear_map @ posterior.covariance.dense() @ linear_map.mT
 
@@ -122,7 +132,7 @@ def output_law(estimator: str, name: str, layer_name: str) -> tuple[Tensor, Tens
     return mean, root @ root.mT
 
 
-def refuses(estimator: str, posterior: br.Posterior, contraction: Contraction) -> bool:
+def refuses(estimator: str, posterior: Posterior, contraction: Contraction) -> bool:
     """What `test_what_is_refused` pins, structure by structure."""
     if estimator == "Flipout":
         return not posterior.independent
@@ -138,7 +148,7 @@ def close(got: Tensor, wanted: Tensor, name: str) -> None:
     assert_close(got, wanted, **EXACT, msg=lambda detail: f"{name}: {detail}")
 
 
-def accepted(estimator: str, layer_name: str, kinds: tuple[type[br.Posterior], ...] = GAUSSIAN) -> list[str]:
+def accepted(estimator: str, layer_name: str, kinds: tuple[type[Posterior], ...] = GAUSSIAN) -> list[str]:
     """Posteriors an estimator takes on a layer, without ranks above the matrix and without refusals."""
     made = {name: posterior_of(name, layer_name) for name in POSTERIORS}
     contraction = layer(layer_name).contraction
@@ -156,12 +166,12 @@ def test_every_exported_posterior_takes_part() -> None:
     kinds = {type(posterior) for posterior in made} | {
         type(p.covariance) for p in made if p.event_dim == 2 and gauss(p)
     }
-    elsewhere = {br.BlockTridiagonalCovariance}  # over a vector of several layers: no one layer's weight
-    assert kinds == {*exported(br.Posterior), *exported(br.CovarianceOperator)} - elsewhere
+    elsewhere = {BlockTridiagonalCovariance}  # over a vector of several layers: no one layer's weight
+    assert kinds == {*exported(Posterior), *exported(CovarianceOperator)} - elsewhere
 
 
-def gauss(posterior: br.Posterior) -> bool:
-    return isinstance(posterior, br.GaussianPosterior)
+def gauss(posterior: Posterior) -> bool:
+    return isinstance(posterior, GaussianPosterior)
 
 
 @every_layer
@@ -221,7 +231,7 @@ def test_weight_sampling_is_the_layer_at_the_draw(layer_name: str) -> None:
 @every_layer
 def test_a_point_has_no_noise_under_any_estimator(layer_name: str) -> None:
     example = layer(layer_name)
-    point = br.PointPosterior(example.matrix, event_dim=2)
+    point = PointPosterior(example.matrix, event_dim=2)
     for name, estimator in ESTIMATORS.items():
         close(estimator(point, example.contraction, example.x), example.output, name)
 
@@ -292,7 +302,7 @@ def test_flipout_moments_by_sampling() -> None:
 # Refusals
 
 
-def structure(posterior: br.Posterior) -> str:
+def structure(posterior: Posterior) -> str:
     return posterior.structure.removesuffix("Covariance").removesuffix("Posterior")
 
 
@@ -353,7 +363,7 @@ def test_auto_draws_as_few_normals_as_it_can(layer_name: str) -> None:
 def test_auto_takes_local_noise_below_fan_in_rows() -> None:
     linear, conv = layer("linear"), layer("conv2d-valid")  # fan-in 4; fan-in 12 at 4 positions an example
     for example, few, many in ((linear, linear.x[:3], linear.x[:4]), (conv, conv.x, conv.x.expand(3, -1, -1, -1))):
-        posterior = br.GaussianPosterior(example.matrix, br.DiagonalCovariance(torch.ones_like(example.matrix)))
+        posterior = GaussianPosterior(example.matrix, DiagonalCovariance(torch.ones_like(example.matrix)))
         assert Auto().choose(posterior, example.contraction, few) == LocalReparam()
         assert Auto().choose(posterior, example.contraction, many) == WeightSample()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,6 +20,8 @@ class Contraction(ABC):
 
     view: MatrixView
     groups: int = 1
+    picks_rows: ClassVar[bool] = False
+    """Whether inputs are indices of rows of the weight."""
 
     @property
     @abstractmethod
@@ -44,6 +47,14 @@ class Contraction(ABC):
     @abstractmethod
     def sign_shape(self, x: Tensor) -> tuple[int, ...] | None:
         """Shape of one random sign per example and input channel, or None where an input cannot change its sign."""
+
+    def used_rows(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
+        """For inputs that only pick rows of the weight: which rows, and which of these each input picks."""
+        return None
+
+    def settle(self, x: Tensor, output: Tensor, mean: Tensor) -> Tensor:
+        """Outputs that are not to be random, put back to their value at the mean: none, for most layers."""
+        return output
 
     def mix(self, channels: Tensor, matrix: Tensor) -> Tensor:
         """``y_j = Σ_r channels_{g(j) r} matrix_jr``: from r channels per group to the fan-out ones."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -16,6 +17,7 @@ from bayesrule.linalg import MatrixView
 class Embedding(Contraction):
     """`nn.Embedding`: the contraction of a one-hot input, so noise is needed only for the rows used."""
 
+    picks_rows = True
     view: MatrixView
     padding_idx: int | None = None
 
@@ -49,6 +51,17 @@ class Embedding(Contraction):
             raise InvalidArgument("An embedding takes integer indices", got=f"dtype {x.dtype}")
         refuse_batched_weight(matrix, "Embedding")
         return F.embedding(x, matrix, self.padding_idx)
+
+    def used_rows(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The distinct indices."""
+        distinct, positions = x.unique(return_inverse=True)
+        return distinct, positions
+
+    def settle(self, x: Tensor, output: Tensor, mean: Tensor) -> Tensor:
+        """Padding stays what it is, and gets no gradient."""
+        if self.padding_idx is None:
+            return output
+        return torch.where((x == self.padding_idx).unsqueeze(-1), mean[self.padding_idx].detach(), output)
 
     def rows(self, x: Tensor) -> int:
         """One for each index."""

@@ -19,7 +19,7 @@ class Auto(Estimator):
     """Local noise where it draws fewer normals than the weight has entries, weight sampling elsewhere.
 
     Weight sampling draws m·n normals, local noise one for each of the output rows × n; so wide dense layers take
-    local noise, convolutions and large batches weight sampling.
+    local noise, convolutions and large batches weight sampling. An embedding draws only the rows it uses, whole.
     """
 
     def output(self, posterior: Posterior, contraction: Contraction, x: Tensor, noise: NoiseSource) -> Tensor:
@@ -28,5 +28,6 @@ class Auto(Estimator):
 
     def choose(self, posterior: Posterior, contraction: Contraction, x: Tensor) -> Estimator:
         """The cheaper estimator for this input; weight sampling where the posterior offers nothing else."""
-        cheaper = contraction.rows(x) < contraction.view.fan_in
+        by_rows = posterior.independent and contraction.picks_rows
+        cheaper = contraction.rows(x) < contraction.view.fan_in and not by_rows
         return LocalReparam() if cheaper and posterior.projects(contraction) else WeightSample()

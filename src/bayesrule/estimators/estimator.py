@@ -26,7 +26,12 @@ class Estimator(ABC):
             noise: Where noise comes from; torch's global generator by default.
         """
         contraction.check_input(x)
-        return self.output(posterior, contraction, x, FromGenerator() if noise is None else noise)
+        output = self.output(posterior, contraction, x, FromGenerator() if noise is None else noise)
+        return contraction.settle(x, output, posterior.mean)
+
+    def choose(self, posterior: Posterior, contraction: Contraction, x: Tensor) -> Estimator:
+        """The estimator to use for this layer and input: itself, unless it is one that chooses among others."""
+        return self
 
     @abstractmethod
     def output(self, posterior: Posterior, contraction: Contraction, x: Tensor, noise: NoiseSource) -> Tensor:

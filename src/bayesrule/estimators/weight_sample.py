@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from bayesrule.contractions import Contraction
@@ -14,9 +15,20 @@ from bayesrule.random import NoiseSource
 
 @dataclass(frozen=True)
 class WeightSample(Estimator):
-    """One draw shared by the batch: exact for every posterior and layer, at m·n normals a call."""
+    """One draw shared by the batch: exact for every posterior and layer, at m·n normals a call.
+
+    Where inputs pick rows of the weight and entries are independent, only the rows used are drawn.
+    """
 
     def output(self, posterior: Posterior, contraction: Contraction, x: Tensor, noise: NoiseSource) -> Tensor:
         """``op(x, W)``, ``W`` from noise."""
-        drawn = posterior.from_noise(noise(tuple(posterior.noise_shape), posterior.noise_law, posterior.mean))
-        return contraction(x, drawn)
+        # A compiled graph has fixed shapes, the number of distinct rows has not.
+        used = contraction.used_rows(x) if posterior.independent and not torch.compiler.is_compiling() else None
+        if used is None:
+            return contraction(x, _drawn(posterior, noise))
+        rows, picks = used
+        return _drawn(posterior.select_rows(rows), noise)[picks]
+
+
+def _drawn(posterior: Posterior, noise: NoiseSource) -> Tensor:
+    return posterior.from_noise(noise(tuple(posterior.noise_shape), posterior.noise_law, posterior.mean))

@@ -8,7 +8,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from bayesrule.contractions import Contraction
-from bayesrule.estimators import Auto, Estimator, WeightSample
+from bayesrule.estimators import Estimator, WeightSample
 from bayesrule.nn.draw_table import DrawTable
 from bayesrule.nn.home import Home
 
@@ -32,24 +32,29 @@ class BayesianLayer(nn.Module):
         """One root call if none is under way; a draw of the output."""
         with self.draws.root():
             estimator = self._chosen(args, kwargs)
-            if isinstance(estimator, WeightSample) or self.contraction is None:
-                return super().forward(*args, **kwargs)
-            return self._estimate(estimator, self.contraction, *args)
+            if estimator is not None and self.contraction is not None:
+                return self._estimate(estimator, self.contraction, *args)
+            output = super().forward(*args, **kwargs)
+            if self.contraction is not None and self.contraction.picks_rows:
+                x = args[0] if args else kwargs["input"]
+                output = self.contraction.settle(x, output, self._home("weight")().mean)
+            return output
 
-    def _chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Estimator:
-        """The estimator for this call; weight sampling wherever another would not be exact."""
+    def _chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Estimator | None:
+        """The estimator for this call; None where the module's own forward, at this pass's draw, is to run."""
         if self.contraction is None or not self.draws.random or len(args) != 1 or kwargs:
-            return WeightSample()
+            return None
         home = self._home("weight")
-        if home.name in self.draws.shared or isinstance(self.estimator, WeightSample):
-            return WeightSample()
+        if home.name in self.draws.shared:
+            return None
+        estimator = self.estimator.choose(home(), self.contraction, args[0])
+        if isinstance(estimator, WeightSample) and not self.contraction.picks_rows:
+            return None
         self.draws.uses[home.name] += 1
         if self.draws.uses[home.name] > 1:
             self._demote(home)
-            return WeightSample()
-        if isinstance(self.estimator, Auto):
-            return self.estimator.choose(home(), self.contraction, args[0])
-        return self.estimator
+            return None
+        return estimator
 
     def _demote(self, home: Home) -> None:
         self.draws.shared.add(home.name)

@@ -51,6 +51,10 @@ class ClippedLowRankCovariance(IndependentCovariance):
         """``max(L Rᵀ, floor)``."""
         return (self.fan_in_factor @ self.fan_out_factor.mT).clamp_min(self.floor)
 
+    def select_rows(self, index: Tensor) -> ClippedLowRankCovariance:
+        """Those rows of the fan-in factor."""
+        return ClippedLowRankCovariance(self.fan_in_factor[..., index, :], self.fan_out_factor, self.floor)
+
     @property
     def clipped(self) -> Tensor:
         """How many entries the floor touches."""

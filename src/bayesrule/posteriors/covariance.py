@@ -58,6 +58,10 @@ class CovarianceOperator(ABC):
         """``Σ precision · variance`` over the event; structures with a cheaper way replace this one."""
         return (precision * self.diagonal()).sum(event_dims(self.event_dim))
 
+    def select_rows(self, index: Tensor) -> CovarianceOperator:
+        """The covariance of some rows of a matrix event; only where rows are independent."""
+        raise Unsupported(f"The rows of {type(self).__name__} are not independent", remedy="Use the whole event.")
+
     def projects(self, contraction: Contraction) -> bool:
         """Whether `project` has a cheap form for this layer."""
         return False

@@ -23,6 +23,10 @@ class DiagonalCovariance(IndependentCovariance):
     std: Tensor
     event_dim: int = 2
 
+    def select_rows(self, index: Tensor) -> DiagonalCovariance:
+        """σ of those rows."""
+        return DiagonalCovariance(self.std[..., index, :])
+
 
 @dataclass(frozen=True)
 class Diagonal(Family):

@@ -81,6 +81,10 @@ class GaussianPosterior(Posterior):
         """Local noise, by the covariance's structure."""
         return self.covariance.project(contraction, x)
 
+    def select_rows(self, index: Tensor) -> GaussianPosterior:
+        """Some rows of a matrix event, which the covariance must have independent."""
+        return GaussianPosterior(self.mean[..., index, :], self.covariance.select_rows(index))
+
     def marginal(self, name: str) -> GaussianPosterior:
         """The posterior of one parameter of the group, in the same (matrix or vector) view."""
         if len(self.parts) == 1 and self.parts[0].name == name:

@@ -56,6 +56,10 @@ class KTiedCovariance(IndependentCovariance):
         """``U Vᵀ``."""
         return self.fan_in_factor @ self.fan_out_factor.mT
 
+    def select_rows(self, index: Tensor) -> KTiedCovariance:
+        """Those rows of the fan-in factor, without ``S``."""
+        return KTiedCovariance(self.fan_in_factor[..., index, :], self.fan_out_factor)
+
     def logdet(self) -> Tensor:
         """``2 Σ log(U Vᵀ)``, in chunks."""
         return 2 * sum_log_product(self.fan_in_factor, self.fan_out_factor)

@@ -43,6 +43,10 @@ class PointPosterior(Posterior):
         """The point, once for each sample dimension of the (empty) noise."""
         return self.mean.expand(*noise.shape[:-1], *self.mean.shape)
 
+    def select_rows(self, index: Tensor) -> PointPosterior:
+        """Some rows of the point."""
+        return PointPosterior(self.mean[..., index, :], self.event_dim)
+
     def log_prob(self, value: Tensor) -> Tensor:
         """Refused: a point has no density."""
         raise Unsupported("A point estimate has no density", remedy="Use the Diagonal family for one.")

@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from bayesrule.errors import Unsupported
 from bayesrule.posteriors.output_noise import OutputNoise
 from bayesrule.posteriors.parts import Part, split_event
 from bayesrule.random import Law, draw
@@ -61,6 +62,10 @@ class Posterior(ABC):
     @abstractmethod
     def independent(self) -> bool:
         """Whether the entries are independent and symmetric about their mean."""
+
+    def select_rows(self, index: Tensor) -> Posterior:
+        """The posterior of some rows of a matrix event; only where rows are independent."""
+        raise Unsupported(f"The rows of {self.structure} are not independent", remedy="Draw the whole event.")
 
     @property
     def structure(self) -> str:
