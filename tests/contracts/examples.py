@@ -6,6 +6,7 @@ at random, and its `build` gives the posterior. Operators and posteriors without
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -14,14 +15,30 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-import bayesrule.posteriors as br
 from bayesrule.errors import InvalidArgument
+from bayesrule.posteriors import (
+    BernoulliPosterior,
+    BlockTridiagonalCovariance,
+    ClippedLowRankCovariance,
+    CovarianceOperator,
+    Diagonal,
+    EigenKroneckerCovariance,
+    Family,
+    Full,
+    GaussianPosterior,
+    KTied,
+    MatrixNormal,
+    MatrixNormalDiagonal,
+    MixturePosterior,
+    Posterior,
+    RestrictedCovariance,
+)
 
 SHAPES = ((1, 1), (1, 5), (7, 1), (5, 3), (4, 6))
 CHAINS = (((5, 3),), ((1, 5), (5, 1)), ((2, 3), (3, 2), (2, 1)))
-VARIANTS: dict[type[br.Family], list[br.Family]] = {
-    br.KTied: [br.KTied(rank=rank) for rank in range(1, 5)],
-    br.MatrixNormalDiagonal: [br.MatrixNormalDiagonal("kronecker"), br.MatrixNormalDiagonal("free")],
+VARIANTS: dict[type[Family], list[Family]] = {
+    KTied: [KTied(rank=rank) for rank in range(1, 5)],
+    MatrixNormalDiagonal: [MatrixNormalDiagonal("kronecker"), MatrixNormalDiagonal("free")],
 }
 """Families whose default is not the only form worth testing."""
 
@@ -34,14 +51,14 @@ class Example:
 
     name: str
     parameters: dict[str, Tensor]
-    build: Callable[[Parameters], br.Posterior]
+    build: Callable[[Parameters], Posterior]
 
     @property
-    def posterior(self) -> br.Posterior:
+    def posterior(self) -> Posterior:
         return self.build(self.parameters)
 
     @property
-    def operator(self) -> br.CovarianceOperator:
+    def operator(self) -> CovarianceOperator:
         return self.build(self.parameters).covariance
 
     def batch(self, *sizes: int) -> dict[str, Tensor]:
@@ -55,7 +72,8 @@ class Example:
 
 def exported(base: type) -> list[type]:
     """Concrete classes of a kind that `bayesrule.posteriors` exports."""
-    classes = (getattr(br, name) for name in br.__all__)
+    package = importlib.import_module("bayesrule.posteriors")  # `bayesrule.posteriors`, the name, is a function
+    classes = (getattr(package, name) for name in package.__all__)
     return [each for each in classes if issubclass(each, base) and not inspect.isabstract(each)]
 
 
@@ -67,14 +85,14 @@ def moved(value: Tensor, generator: torch.Generator, by: float = 0.2) -> Tensor:
     return value + by * noise(generator, *value.shape)
 
 
-def families() -> list[br.Family]:
+def families() -> list[Family]:
     """Every exported family, in its variants, with standard deviations of the order of one half."""
-    every = [variant for kind in exported(br.Family) for variant in VARIANTS.get(kind, [kind()])]
+    every = [variant for kind in exported(Family) for variant in VARIANTS.get(kind, [kind()])]
     scaled = [{"init_std": 0.5} if "init_std" in {field.name for field in fields(each)} else {} for each in every]
     return [replace(family, **change) for family, change in zip(every, scaled, strict=True)]
 
 
-def family_example(family: br.Family, shape: tuple[int, ...]) -> Example | None:
+def family_example(family: Family, shape: tuple[int, ...]) -> Example | None:
     """None where the family refuses the shape: a rank above the matrix, a vector for a matrix family."""
     generator = torch.Generator().manual_seed(0)
     try:
@@ -91,8 +109,8 @@ def family_examples() -> list[Example]:
     return [example for example in built if example is not None]
 
 
-def gaussian(name: str, parameters: dict[str, Tensor], build: Callable[[Parameters], br.CovarianceOperator]) -> Example:
-    return Example(name, parameters, lambda p: br.GaussianPosterior(p["mean"], build(p)))
+def gaussian(name: str, parameters: dict[str, Tensor], build: Callable[[Parameters], CovarianceOperator]) -> Example:
+    return Example(name, parameters, lambda p: GaussianPosterior(p["mean"], build(p)))
 
 
 def clipped(shape: tuple[int, int]) -> Example:
@@ -103,7 +121,7 @@ def clipped(shape: tuple[int, int]) -> Example:
         "fan_out": moved(torch.linspace(1, -0.5, shape[1], dtype=torch.float64)[:, None].repeat(1, rank), generator),
     }  # the last columns, of several, lie below the floor
     name = f"ClippedLowRank-{shape[0]}x{shape[1]}"
-    return gaussian(name, parameters, lambda p: br.ClippedLowRankCovariance(p["fan_in"], p["fan_out"], 0.1))
+    return gaussian(name, parameters, lambda p: ClippedLowRankCovariance(p["fan_in"], p["fan_out"], 0.1))
 
 
 def bases(generator: torch.Generator, shape: tuple[int, int], prefix: str = "") -> dict[str, Tensor]:
@@ -114,8 +132,8 @@ def bases(generator: torch.Generator, shape: tuple[int, int], prefix: str = "") 
     }
 
 
-def eigen_block(p: Parameters, prefix: str = "") -> br.EigenKroneckerCovariance:
-    return br.EigenKroneckerCovariance(p[prefix + "fan_in"], p[prefix + "fan_out"], p[prefix + "log_spectrum"].exp())
+def eigen_block(p: Parameters, prefix: str = "") -> EigenKroneckerCovariance:
+    return EigenKroneckerCovariance(p[prefix + "fan_in"], p[prefix + "fan_out"], p[prefix + "log_spectrum"].exp())
 
 
 def eigen_kronecker(shape: tuple[int, int]) -> Example:
@@ -133,36 +151,36 @@ def block_tridiagonal(chain: tuple[tuple[int, int], ...]) -> Example:
         parameters[f"{index}.couple_in"] = 0.5 * noise(generator, this[0], following[0])
         parameters[f"{index}.couple_out"] = 0.5 * noise(generator, this[1], following[1])
 
-    def build(p: Parameters) -> br.BlockTridiagonalCovariance:
+    def build(p: Parameters) -> BlockTridiagonalCovariance:
         blocks = tuple(eigen_block(p, f"{index}.") for index in range(len(chain)))
         links = tuple((p[f"{index}.couple_in"], p[f"{index}.couple_out"]) for index in range(len(chain) - 1))
-        return br.BlockTridiagonalCovariance(blocks, links)
+        return BlockTridiagonalCovariance(blocks, links)
 
     return gaussian(f"BlockTridiagonal-{len(chain)}", parameters, build)
 
 
-def restricted(family: br.Family, shape: tuple[int, ...], start: int, length: int) -> Example:
+def restricted(family: Family, shape: tuple[int, ...], start: int, length: int) -> Example:
     whole = family_example(family, shape)
     assert whole is not None
 
-    def build(p: Parameters) -> br.GaussianPosterior:
-        part = br.RestrictedCovariance(whole.build(p).covariance, start, length)
-        return br.GaussianPosterior(p["mean"].narrow(-len(shape), start, length), part)
+    def build(p: Parameters) -> GaussianPosterior:
+        part = RestrictedCovariance(whole.build(p).covariance, start, length)
+        return GaussianPosterior(p["mean"].narrow(-len(shape), start, length), part)
 
     return Example(f"Restricted-{whole.name}", whole.parameters, build)
 
 
 def mixture(shape: tuple[int, int]) -> Example:
     generator = torch.Generator().manual_seed(5)
-    kinds = [family_example(br.Diagonal(0.5), shape), family_example(br.MatrixNormalDiagonal(init_std=0.5), shape)]
+    kinds = [family_example(Diagonal(0.5), shape), family_example(MatrixNormalDiagonal(init_std=0.5), shape)]
     parameters = {"logits": noise(generator, 3)}
     for index, kind in enumerate((*kinds, kinds[0])):
         parameters |= {f"{index}.{key}": moved(value, generator, by=0.5) for key, value in kind.parameters.items()}
 
-    def build(p: Parameters) -> br.MixturePosterior:
+    def build(p: Parameters) -> MixturePosterior:
         own = [{key[2:]: p[key] for key in p if key.startswith(f"{index}.")} for index in range(3)]
         builds = kinds[0].build, kinds[1].build, kinds[0].build
-        return br.MixturePosterior(p["logits"], tuple(b(mine) for b, mine in zip(builds, own, strict=True)))
+        return MixturePosterior(p["logits"], tuple(b(mine) for b, mine in zip(builds, own, strict=True)))
 
     return Example(f"Mixture-{shape[0]}x{shape[1]}", parameters, build)
 
@@ -170,7 +188,7 @@ def mixture(shape: tuple[int, int]) -> Example:
 def bernoulli(shape: tuple[int, int]) -> Example:
     parameters = {"natural": noise(torch.Generator().manual_seed(6), *shape)}
     return Example(
-        f"Bernoulli-{shape[0]}x{shape[1]}", parameters, lambda p: br.BernoulliPosterior(p["natural"], event_dim=2)
+        f"Bernoulli-{shape[0]}x{shape[1]}", parameters, lambda p: BernoulliPosterior(p["natural"], event_dim=2)
     )
 
 
@@ -179,11 +197,11 @@ EXAMPLES: list[Example] = [
     *map(clipped, SHAPES),
     *map(eigen_kronecker, SHAPES),
     *map(block_tridiagonal, CHAINS),
-    restricted(br.MatrixNormal(0.5), (5, 3), 1, 3),
-    restricted(br.MatrixNormalDiagonal("free", 0.5), (4, 6), 3, 1),
-    restricted(br.KTied(2, 0.5), (5, 3), 0, 2),
-    restricted(br.Full(0.5), (4,), 1, 2),
+    restricted(MatrixNormal(0.5), (5, 3), 1, 3),
+    restricted(MatrixNormalDiagonal("free", 0.5), (4, 6), 3, 1),
+    restricted(KTied(2, 0.5), (5, 3), 0, 2),
+    restricted(Full(0.5), (4,), 1, 2),
     *map(mixture, SHAPES),
     *map(bernoulli, SHAPES),
 ]
-GAUSSIANS = [example for example in EXAMPLES if isinstance(example.posterior, br.GaussianPosterior)]
+GAUSSIANS = [example for example in EXAMPLES if isinstance(example.posterior, GaussianPosterior)]

@@ -9,14 +9,14 @@ from dense_oracle import array
 from examples import SHAPES, bernoulli
 from scipy import stats
 
-import bayesrule.posteriors as br
 from bayesrule.errors import InvalidArgument
+from bayesrule.posteriors import BernoulliPosterior
 
 FAILURE_RATE = 1e-6
 shapes = pytest.mark.parametrize("shape", SHAPES)
 
 
-def probability(posterior: br.BernoulliPosterior) -> np.ndarray:
+def probability(posterior: BernoulliPosterior) -> np.ndarray:
     """p(+1) from the log-odds 2λ."""
     return 1 / (1 + np.exp(-2 * array(posterior.natural)))
 
@@ -46,21 +46,21 @@ def test_draws_are_signs_with_the_right_frequency(shape: tuple[int, int]) -> Non
 @pytest.mark.parametrize("size", [20.0, 300.0])
 def test_sure_weights_keep_their_relative_precision(size: float) -> None:
     """There tanh λ rounds to 1, but the variance is 4e^{−2λ} and the entropy (2λ + 1)e^{−2λ}, up to smaller terms."""
-    posterior = br.BernoulliPosterior(torch.tensor([size, -size], dtype=torch.float64), 1)
+    posterior = BernoulliPosterior(torch.tensor([size, -size], dtype=torch.float64), 1)
     np.testing.assert_allclose(array(posterior.variance), 4 * np.exp(-2 * size), rtol=1e-12)
     np.testing.assert_allclose(posterior.entropy().item(), 2 * (2 * size + 1) * np.exp(-2 * size), rtol=1e-12)
 
 
 def test_gradients_of_density_and_entropy() -> None:
     free = bernoulli((5, 3)).parameters["natural"].clone().requires_grad_()
-    value = br.BernoulliPosterior(free.detach(), 2).rsample()
-    assert torch.autograd.gradcheck(lambda natural: br.BernoulliPosterior(natural, 2).entropy(), free)
-    assert torch.autograd.gradcheck(lambda natural: br.BernoulliPosterior(natural, 2).log_prob(value), free)
+    value = BernoulliPosterior(free.detach(), 2).rsample()
+    assert torch.autograd.gradcheck(lambda natural: BernoulliPosterior(natural, 2).entropy(), free)
+    assert torch.autograd.gradcheck(lambda natural: BernoulliPosterior(natural, 2).log_prob(value), free)
 
 
 def test_the_entropy_of_a_fair_weight_is_a_flat_maximum() -> None:
     fair = torch.zeros(3, dtype=torch.float64, requires_grad=True)
-    entropy = br.BernoulliPosterior(fair, 1).entropy()
+    entropy = BernoulliPosterior(fair, 1).entropy()
     assert entropy.item() == pytest.approx(3 * np.log(2), rel=1e-12)
     assert torch.equal(torch.autograd.grad(entropy, fair)[0], torch.zeros(3, dtype=torch.float64))
 
@@ -85,7 +85,7 @@ def test_a_cold_relaxed_draw_is_the_hard_one_of_the_same_noise() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_the_ends_of_the_uniform_give_finite_draws_and_gradients(dtype: torch.dtype) -> None:
     natural = torch.zeros(2, dtype=dtype, requires_grad=True)
-    posterior = br.BernoulliPosterior(natural, 1)
+    posterior = BernoulliPosterior(natural, 1)
     ends = torch.tensor([0.0, 1.0], dtype=dtype)
     assert posterior.from_noise(ends).tolist() == [-1.0, 1.0]
     relaxed = posterior.relaxed(ends, 10.0)
@@ -96,8 +96,8 @@ def test_the_ends_of_the_uniform_give_finite_draws_and_gradients(dtype: torch.dt
 def test_relaxed_draws_are_differentiable_and_hard_ones_are_not() -> None:
     natural = bernoulli((5, 3)).parameters["natural"].clone().requires_grad_()
     uniform = torch.rand(5, 3, dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda n: br.BernoulliPosterior(n, 2).relaxed(uniform, 0.5), natural)
-    assert not br.BernoulliPosterior(natural, 2).from_noise(uniform).requires_grad
+    assert torch.autograd.gradcheck(lambda n: BernoulliPosterior(n, 2).relaxed(uniform, 0.5), natural)
+    assert not BernoulliPosterior(natural, 2).from_noise(uniform).requires_grad
 
 
 def test_it_is_not_symmetric_about_its_mean() -> None:

@@ -11,8 +11,8 @@ import torch
 from dense_oracle import array, dense
 from torch import Tensor
 
-import bayesrule.posteriors as br
 from bayesrule.errors import InvalidArgument, ShapeMismatch
+from bayesrule.posteriors import BlockTridiagonalCovariance
 from bayesrule.posteriors.kronecker_chain import damp_factors
 
 CHAINS = [((4, 3),), ((4, 3), (3, 2)), ((1, 4), (4, 1), (2, 3)), ((3, 4), (5, 2), (2, 2), (3, 1))]
@@ -28,8 +28,8 @@ class Moments:
     fan_in_cross: list[Tensor]
     fan_out_cross: list[Tensor]
 
-    def operator(self, **options: float) -> br.BlockTridiagonalCovariance:
-        return br.BlockTridiagonalCovariance.from_moments(*(getattr(self, f.name) for f in fields(self)), **options)
+    def operator(self, **options: float) -> BlockTridiagonalCovariance:
+        return BlockTridiagonalCovariance.from_moments(*(getattr(self, f.name) for f in fields(self)), **options)
 
 
 def correlated(sizes: list[int], seed: int, examples: int = 60) -> tuple[list[Tensor], list[Tensor]]:
@@ -186,7 +186,7 @@ def test_layers_that_repeat_each_other_need_damping() -> None:
 def test_lists_that_do_not_fit_are_refused() -> None:
     own = moments(((4, 3), (3, 2)))
     with pytest.raises(ShapeMismatch, match="L − 1 cross moments"):
-        br.BlockTridiagonalCovariance.from_moments(own.fan_in_moments, own.fan_out_moments, [], own.fan_out_cross)
+        BlockTridiagonalCovariance.from_moments(own.fan_in_moments, own.fan_out_moments, [], own.fan_out_cross)
     with pytest.raises(InvalidArgument, match="negative"):
         own.operator(damping=-1.0)
 
@@ -196,4 +196,4 @@ def test_couplings_that_do_not_fit_the_layers_are_refused() -> None:
     fan_in, fan_out = operator.couplings[0]
     for couplings in ((), ((fan_out, fan_in),), ((fan_in.mT, fan_out.mT),)):
         with pytest.raises(ShapeMismatch, match="couplings"):
-            br.BlockTridiagonalCovariance(operator.conditionals, couplings)
+            BlockTridiagonalCovariance(operator.conditionals, couplings)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import bayesrule.posteriors as br
+from bayesrule.posteriors import KTiedCovariance
 from largest_tensor import LargestTensor
 
 ranks = pytest.mark.parametrize("rank", [1, 2, 3, 4])
@@ -37,7 +37,7 @@ def test_trace_equals_the_materialised_one(rank: int, kind: str, fan_in: int, fa
     left, right = factors(fan_in, fan_out, rank)
     weights = precision(kind, fan_in, fan_out)
     want = (weights * (left @ right.mT).square()).sum()
-    assert_equal_with_gradients(br.KTiedCovariance(left, right).trace(weights), want, (left, right, weights))
+    assert_equal_with_gradients(KTiedCovariance(left, right).trace(weights), want, (left, right, weights))
 
 
 @ranks
@@ -45,7 +45,7 @@ def test_trace_equals_the_materialised_one(rank: int, kind: str, fan_in: int, fa
 def test_logdet_equals_the_materialised_one(rank: int, fan_in: int, fan_out: int) -> None:
     left, right = factors(fan_in, fan_out, rank)
     want = (left @ right.mT).square().log().sum()
-    assert_equal_with_gradients(br.KTiedCovariance(left, right).logdet(), want, (left, right))
+    assert_equal_with_gradients(KTiedCovariance(left, right).logdet(), want, (left, right))
 
 
 @ranks
@@ -57,7 +57,7 @@ def test_trace_makes_nothing_of_the_matrix_size(rank: int, kind: str) -> None:
     weights = precision(kind, fan_in, fan_out).detach()
     pairs = rank * (rank + 1) // 2
     with LargestTensor() as cost:
-        br.KTiedCovariance(left, right).trace(weights).backward()
+        KTiedCovariance(left, right).trace(weights).backward()
     assert cost.entries <= fan_in * pairs < fan_in * fan_out
 
 
@@ -68,7 +68,7 @@ def test_trace_costs_as_much_as_the_sum_of_the_sides(rank: int) -> None:
     for size in (40, 80):
         left, right = factors(size, size, rank)
         with LargestTensor() as cost:
-            br.KTiedCovariance(left, right).trace(torch.tensor(2.0, dtype=torch.float64)).backward()
+            KTiedCovariance(left, right).trace(torch.tensor(2.0, dtype=torch.float64)).backward()
         costs.append(cost.entries)
     assert costs[1] == 2 * costs[0]
 
@@ -76,5 +76,5 @@ def test_trace_costs_as_much_as_the_sum_of_the_sides(rank: int) -> None:
 def test_the_count_sees_a_materialised_matrix() -> None:
     left, right = factors(90, 70, 2)
     with LargestTensor() as cost:
-        br.KTiedCovariance(left, right).diagonal()
+        KTiedCovariance(left, right).diagonal()
     assert cost.entries == 90 * 70

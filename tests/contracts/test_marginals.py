@@ -12,32 +12,45 @@ from examples import bernoulli, block_tridiagonal, eigen_kronecker, family_examp
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
-import bayesrule.posteriors as br
 from bayesrule.errors import InvalidArgument, ShapeMismatch, Unsupported
 from bayesrule.linalg import MatrixView
+from bayesrule.posteriors import (
+    BernoulliPosterior,
+    Diagonal,
+    Family,
+    Full,
+    GaussianPosterior,
+    KTied,
+    MatrixNormal,
+    MatrixNormalDiagonal,
+    MixturePosterior,
+    Part,
+    Variational,
+    restricted,
+)
 
-LINEAR = (br.Part("weight", MatrixView((3, 4))), br.Part("bias", (3,)))
-CONVOLUTION = (br.Part("weight", MatrixView((3, 2, 2, 1))), br.Part("bias", (3,)))
+LINEAR = (Part("weight", MatrixView((3, 4))), Part("bias", (3,)))
+CONVOLUTION = (Part("weight", MatrixView((3, 2, 2, 1))), Part("bias", (3,)))
 FAMILIES = [
-    br.Diagonal(0.5),
-    br.KTied(2, 0.5),
-    br.MatrixNormal(0.5),
-    br.MatrixNormalDiagonal(init_std=0.5),
-    br.Full(0.5),
+    Diagonal(0.5),
+    KTied(2, 0.5),
+    MatrixNormal(0.5),
+    MatrixNormalDiagonal(init_std=0.5),
+    Full(0.5),
 ]
 
 
-def group(family: br.Family, parts: tuple[br.Part, ...]) -> br.GaussianPosterior:
+def group(family: Family, parts: tuple[Part, ...]) -> GaussianPosterior:
     example = family_example(family, (5, 3))
     return family.build(example.parameters, event_dim=2, parts=parts)
 
 
-def kronecker(parts: tuple[br.Part, ...]) -> br.GaussianPosterior:
+def kronecker(parts: tuple[Part, ...]) -> GaussianPosterior:
     posterior = eigen_kronecker((5, 3)).posterior
-    return br.GaussianPosterior(posterior.mean, posterior.covariance, parts)
+    return GaussianPosterior(posterior.mean, posterior.covariance, parts)
 
 
-GROUPS: list[Callable[[tuple[br.Part, ...]], br.GaussianPosterior]] = [
+GROUPS: list[Callable[[tuple[Part, ...]], GaussianPosterior]] = [
     *(lambda parts, family=family: group(family, parts) for family in FAMILIES),
     kronecker,
 ]
@@ -46,7 +59,7 @@ GROUPS: list[Callable[[tuple[br.Part, ...]], br.GaussianPosterior]] = [
 @pytest.mark.parametrize("parts", [LINEAR, CONVOLUTION], ids=["linear", "conv"])
 @pytest.mark.parametrize("build", GROUPS)
 def test_split_gives_each_parameter_its_layout(
-    build: Callable[[tuple[br.Part, ...]], br.GaussianPosterior], parts: tuple[br.Part, ...]
+    build: Callable[[tuple[Part, ...]], GaussianPosterior], parts: tuple[Part, ...]
 ) -> None:
     event = torch.randn(2, 5, 3, dtype=torch.float64)
     pieces = build(parts).split(event)
@@ -61,7 +74,7 @@ def test_split_gives_each_parameter_its_layout(
 @pytest.mark.parametrize("build", GROUPS)
 @pytest.mark.parametrize(("name", "rows"), [("weight", slice(0, 4)), ("bias", slice(4, 5))])
 def test_marginal_is_the_dense_sub_block(
-    build: Callable[[tuple[br.Part, ...]], br.GaussianPosterior], name: str, rows: slice
+    build: Callable[[tuple[Part, ...]], GaussianPosterior], name: str, rows: slice
 ) -> None:
     whole = build(LINEAR)
     marginal = whole.marginal(name)
@@ -85,10 +98,10 @@ def test_a_chain_of_layers_splits_into_matrices_with_their_bias_rows() -> None:
     posterior = block_tridiagonal(((2, 3), (3, 2), (2, 1))).posterior
     views = MatrixView((3, 2)), MatrixView((2, 2)), MatrixView((1, 2))
     parts = (
-        br.Part("0.weight", views[0]), br.Part("1.weight", views[1]), br.Part("1.bias", (2,)),
-        br.Part("2.weight", views[2]),
+        Part("0.weight", views[0]), Part("1.weight", views[1]), Part("1.bias", (2,)),
+        Part("2.weight", views[2]),
     )  # fmt: skip
-    chain = br.GaussianPosterior(posterior.mean, posterior.covariance, parts)
+    chain = GaussianPosterior(posterior.mean, posterior.covariance, parts)
     pieces = chain.split(chain.mean)
     assert torch.equal(pieces["0.weight"], chain.mean[:6].reshape(2, 3).T)
     assert torch.equal(pieces["1.weight"], chain.mean[6:10].reshape(2, 2).T)
@@ -101,10 +114,10 @@ def test_a_chain_of_layers_splits_into_matrices_with_their_bias_rows() -> None:
 
 def test_a_mixture_and_a_bernoulli_have_marginals() -> None:
     components = tuple(
-        br.GaussianPosterior(each.mean, each.covariance, LINEAR) for each in mixture((5, 3)).posterior.components
+        GaussianPosterior(each.mean, each.covariance, LINEAR) for each in mixture((5, 3)).posterior.components
     )
-    mixed = br.MixturePosterior(mixture((5, 3)).posterior.logits, components)
-    binary = br.BernoulliPosterior(bernoulli((5, 3)).parameters["natural"], 2, LINEAR)
+    mixed = MixturePosterior(mixture((5, 3)).posterior.logits, components)
+    binary = BernoulliPosterior(bernoulli((5, 3)).parameters["natural"], 2, LINEAR)
     for posterior in (mixed, binary):
         for name, rows in (("weight", slice(0, 4)), ("bias", slice(4, 5))):
             marginal = posterior.marginal(name)
@@ -115,7 +128,7 @@ def test_a_mixture_and_a_bernoulli_have_marginals() -> None:
 
 def test_the_marginal_of_a_mixture_has_its_density() -> None:
     posterior = mixture((5, 3)).posterior
-    components = tuple(br.GaussianPosterior(each.mean, each.covariance, LINEAR) for each in posterior.components)
+    components = tuple(GaussianPosterior(each.mean, each.covariance, LINEAR) for each in posterior.components)
     value = torch.randn(2, 4, 3, dtype=torch.float64)
     blocks = [torch.tensor(dense(each.covariance)[:12, :12]) for each in components]
     normals = [
@@ -123,12 +136,12 @@ def test_the_marginal_of_a_mixture_has_its_density() -> None:
     ]
     densities = torch.stack([normal.log_prob(value.flatten(-2)) for normal in normals], dim=-1)
     want = torch.logsumexp(posterior.logits.log_softmax(-1) + densities, dim=-1)
-    got = br.MixturePosterior(posterior.logits, components).marginal("weight").log_prob(value)
+    got = MixturePosterior(posterior.logits, components).marginal("weight").log_prob(value)
     torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
 
 
 def test_a_group_of_one_is_its_own_marginal() -> None:
-    posterior = br.Variational(br.Diagonal(), torch.randn(3, 4), LINEAR[:1])()
+    posterior = Variational(Diagonal(), torch.randn(3, 4), LINEAR[:1])()
     assert posterior.marginal("weight") is posterior
 
 
@@ -147,7 +160,7 @@ def test_a_large_marginal_refuses_what_needs_a_dense_matrix(monkeypatch: pytest.
     covariance = kronecker(LINEAR).marginal("weight").covariance
     arguments: list[Tensor] = [torch.ones(4, 3, dtype=torch.float64)] if operation == "solve" else []
     getattr(covariance, operation)(*arguments)
-    monkeypatch.setattr("bayesrule.posteriors.restricted.DENSE_LIMIT", 11)
+    monkeypatch.setattr(restricted, "DENSE_LIMIT", 11)
     with pytest.raises(Unsupported, match="whole group"):
         getattr(covariance, operation)(*arguments)
     assert covariance.diagonal().shape == (4, 3)

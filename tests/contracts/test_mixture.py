@@ -11,14 +11,14 @@ from scipy import stats
 from torch import Tensor
 from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal
 
-import bayesrule.posteriors as br
 from bayesrule.errors import InvalidArgument, ShapeMismatch, Unsupported
+from bayesrule.posteriors import MixturePosterior
 
 FAILURE_RATE = 1e-6
 shapes = pytest.mark.parametrize("shape", SHAPES)
 
 
-def oracle(posterior: br.MixturePosterior) -> MixtureSameFamily:
+def oracle(posterior: MixturePosterior) -> MixtureSameFamily:
     means = torch.stack([each.mean.flatten() for each in posterior.components])
     covariances = torch.stack([torch.tensor(dense(each.covariance)) for each in posterior.components])
     return MixtureSameFamily(Categorical(logits=posterior.logits), MultivariateNormal(means, covariances))
@@ -101,7 +101,7 @@ def test_from_noise_under_vmap() -> None:
 
 def test_a_mixture_of_one_is_its_component() -> None:
     component = mixture((5, 3)).posterior.components[0]
-    single = br.MixturePosterior(torch.zeros(1, dtype=torch.float64), (component,))
+    single = MixturePosterior(torch.zeros(1, dtype=torch.float64), (component,))
     value = torch.randn(5, 3, dtype=torch.float64)
     torch.testing.assert_close(single.log_prob(value), component.log_prob(value), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(single.variance, component.variance, rtol=1e-12, atol=1e-12)
@@ -119,8 +119,8 @@ def test_the_entropy_is_refused_with_an_estimator_that_works() -> None:
 def test_unfit_components_and_logits_are_refused() -> None:
     small, large = mixture((1, 5)).posterior.components[0], mixture((5, 3)).posterior.components[0]
     with pytest.raises(InvalidArgument, match="at least one"):
-        br.MixturePosterior(torch.zeros(0, dtype=torch.float64), ())
+        MixturePosterior(torch.zeros(0, dtype=torch.float64), ())
     with pytest.raises(ShapeMismatch, match="one shape"):
-        br.MixturePosterior(torch.zeros(2, dtype=torch.float64), (small, large))
+        MixturePosterior(torch.zeros(2, dtype=torch.float64), (small, large))
     with pytest.raises(ShapeMismatch, match=r"logits must have shape \(1,\)"):
-        br.MixturePosterior(torch.zeros(2, dtype=torch.float64), (small,))
+        MixturePosterior(torch.zeros(2, dtype=torch.float64), (small,))

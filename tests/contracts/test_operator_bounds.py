@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-import bayesrule.posteriors as br
+from bayesrule.posteriors import (
+    ClippedLowRankCovariance,
+    DiagonalCovariance,
+    EigenKroneckerCovariance,
+    KTiedCovariance,
+    MatrixNormalCovariance,
+    MatrixNormalDiagonal,
+    MatrixNormalFreeDiagonalCovariance,
+    MatrixNormalKroneckerDiagonalCovariance,
+)
 
 sizes = st.integers(1, 5)
 seeds = st.integers(0, 2**31)
@@ -21,13 +30,13 @@ def random(seed: int, *shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def matrix_normal(seed: int, fan_in: int, fan_out: int, log_scale: float) -> br.MatrixNormalCovariance:
+def matrix_normal(seed: int, fan_in: int, fan_out: int, log_scale: float) -> MatrixNormalCovariance:
     """Correlated factors: triangular, with a diagonal between one half and a few times the scale."""
 
     def root(size: int) -> Tensor:
         return random(seed + size, size, size).tril(-1) + random(seed, size).abs().add(0.5).diag()
 
-    return br.MatrixNormalCovariance(root(fan_in) * float(np.exp(log_scale)), root(fan_out))
+    return MatrixNormalCovariance(root(fan_in) * float(np.exp(log_scale)), root(fan_out))
 
 
 def logdet(matrix: np.ndarray) -> float:
@@ -39,8 +48,8 @@ def test_free_diagonal_logdet_lies_between_its_terms_and_the_truth(
     seed: int, fan_in: int, fan_out: int, log_scale: float
 ) -> None:
     kronecker = matrix_normal(seed, fan_in, fan_out, log_scale)
-    free = br.DiagonalCovariance(random(seed + 9, fan_in, fan_out).exp())
-    operator = br.MatrixNormalFreeDiagonalCovariance(kronecker, free)
+    free = DiagonalCovariance(random(seed + 9, fan_in, fan_out).exp())
+    operator = MatrixNormalFreeDiagonalCovariance(kronecker, free)
     bound, slack = operator.logdet().item(), 1e-9 * fan_in * fan_out
     assert bound <= logdet(dense(operator)) + slack
     assert bound >= max(logdet(dense(kronecker)), logdet(dense(free))) - slack
@@ -52,21 +61,21 @@ def test_free_diagonal_logdet_is_exact_where_the_terms_are_proportional(
 ) -> None:
     std = random(seed, fan_in, 1).exp() @ random(seed + 1, fan_out, 1).exp().mT
     roots = random(seed, fan_in).exp().diag(), random(seed + 1, fan_out).exp().diag()
-    kronecker = br.MatrixNormalCovariance(roots[0] * float(np.exp(log_scale)), roots[1])
-    operator = br.MatrixNormalFreeDiagonalCovariance(kronecker, br.DiagonalCovariance(std))
+    kronecker = MatrixNormalCovariance(roots[0] * float(np.exp(log_scale)), roots[1])
+    operator = MatrixNormalFreeDiagonalCovariance(kronecker, DiagonalCovariance(std))
     assert operator.logdet().item() == pytest.approx(logdet(dense(operator)), rel=1e-9, abs=1e-9)
 
 
 @given(seeds, sizes, sizes, scales)
 def test_kronecker_diagonal_logdet_is_exact(seed: int, fan_in: int, fan_out: int, log_scale: float) -> None:
-    scale = br.KTiedCovariance(random(seed + 5, fan_in, 1).exp(), random(seed + 6, fan_out, 1).exp())
-    operator = br.MatrixNormalKroneckerDiagonalCovariance(matrix_normal(seed, fan_in, fan_out, log_scale), scale)
+    scale = KTiedCovariance(random(seed + 5, fan_in, 1).exp(), random(seed + 6, fan_out, 1).exp())
+    operator = MatrixNormalKroneckerDiagonalCovariance(matrix_normal(seed, fan_in, fan_out, log_scale), scale)
     assert operator.logdet().item() == pytest.approx(logdet(dense(operator)), rel=1e-9, abs=1e-9)
 
 
-def at_the_start(shape: tuple[int, int]) -> tuple[br.MatrixNormalDiagonal, dict[str, Tensor]]:
+def at_the_start(shape: tuple[int, int]) -> tuple[MatrixNormalDiagonal, dict[str, Tensor]]:
     """All eigenvalues of both pencils coincide there."""
-    family = br.MatrixNormalDiagonal("kronecker", init_std=0.5)
+    family = MatrixNormalDiagonal("kronecker", init_std=0.5)
     return family, {key: value.requires_grad_() for key, value in family.init(random(0, *shape)).items()}
 
 
@@ -115,7 +124,7 @@ def test_kronecker_diagonal_solve_is_twice_differentiable_where_eigenvalues_coin
 
 def test_clipping_counts_the_entries_below_the_floor() -> None:
     std = random(3, 6, 4).exp()
-    operator = br.ClippedLowRankCovariance.truncate(std, rank=2, floor=0.3)
+    operator = ClippedLowRankCovariance.truncate(std, rank=2, floor=0.3)
     left, singular, right = np.linalg.svd(std.numpy())
     truncated = (left[:, :2] * singular[:2]) @ right[:2]
     assert 0 < operator.clipped == (truncated < 0.3).sum()
@@ -125,13 +134,13 @@ def test_clipping_counts_the_entries_below_the_floor() -> None:
 @given(seeds, sizes, sizes)
 def test_rank_one_truncation_of_positive_deviations_clips_nothing(seed: int, fan_in: int, fan_out: int) -> None:
     std = random(seed, fan_in, fan_out).exp()
-    assert br.ClippedLowRankCovariance.truncate(std, rank=1, floor=1e-12).clipped == 0
+    assert ClippedLowRankCovariance.truncate(std, rank=1, floor=1e-12).clipped == 0
 
 
 @given(seeds, sizes, sizes, st.floats(1e-3, 10))
 def test_eigen_kronecker_damps_exactly_and_inverts(seed: int, fan_in: int, fan_out: int, damping: float) -> None:
     factors = [root @ root.mT for root in (random(seed, fan_in, fan_in), random(seed + 1, fan_out, fan_out))]
-    curvature = br.EigenKroneckerCovariance.from_factors(*factors, damping=damping)
+    curvature = EigenKroneckerCovariance.from_factors(*factors, damping=damping)
     damped = np.kron(*(factor.numpy() for factor in factors)) + damping * np.eye(fan_in * fan_out)
     np.testing.assert_allclose(curvature.dense().numpy(), damped, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(curvature.inverse().dense().numpy() @ damped, np.eye(len(damped)), atol=1e-9)

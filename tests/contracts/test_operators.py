@@ -11,10 +11,16 @@ from dense_oracle import array, dense, root_matrix
 from examples import EXAMPLES, GAUSSIANS, Example, exported, families, family_example
 from torch import Tensor
 
-import bayesrule.posteriors as br
 from bayesrule.errors import Unsupported
+from bayesrule.posteriors import (
+    CovarianceOperator,
+    Family,
+    GaussianPosterior,
+    MatrixNormalFreeDiagonalCovariance,
+    Posterior,
+)
 
-REFUSED = {br.MatrixNormalFreeDiagonalCovariance: {"solve"}}
+REFUSED = {MatrixNormalFreeDiagonalCovariance: {"solve"}}
 """What an operator that the oracle knows may refuse; a new one may refuse what it likes, with a remedy."""
 
 every = pytest.mark.parametrize("example", GAUSSIANS, ids=str)
@@ -24,7 +30,7 @@ def random(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64)
 
 
-def offered(operator: br.CovarianceOperator, name: str, *arguments: Tensor) -> Tensor | None:
+def offered(operator: CovarianceOperator, name: str, *arguments: Tensor) -> Tensor | None:
     """The result, or None where the operator refuses and says what to do instead."""
     try:
         return getattr(operator, name)(*arguments)
@@ -43,12 +49,12 @@ def assert_close(got: Tensor, want: np.ndarray | Tensor, tolerance: float = 1e-9
 def test_every_exported_operator_and_posterior_has_an_example() -> None:
     operators = {type(example.operator) for example in GAUSSIANS}
     posteriors = {type(example.posterior) for example in EXAMPLES}
-    assert not set(exported(br.CovarianceOperator)) - operators
-    assert not set(exported(br.Posterior)) - posteriors
+    assert not set(exported(CovarianceOperator)) - operators
+    assert not set(exported(Posterior)) - posteriors
 
 
 @pytest.mark.parametrize("family", families(), ids=str)
-def test_every_exported_family_takes_a_matrix(family: br.Family) -> None:
+def test_every_exported_family_takes_a_matrix(family: Family) -> None:
     assert family_example(family, (4, 6)) is not None
 
 
@@ -98,7 +104,7 @@ def test_diagonal_and_trace(example: Example) -> None:
         assert_close(operator.trace(precision), (array(precision) * variance).sum())
 
 
-def results(posterior: br.GaussianPosterior, noise: Tensor, x: Tensor) -> dict[str, Tensor]:
+def results(posterior: GaussianPosterior, noise: Tensor, x: Tensor) -> dict[str, Tensor]:
     """Everything that an operator offers, for one noise and one event."""
     operator = posterior.covariance
     offers = {
@@ -159,7 +165,7 @@ def test_gradients(example: Example, operation: str) -> None:
     }[operation]
 
     def apply(*free: Tensor) -> Tensor:
-        build: Callable[..., br.GaussianPosterior] = example.build
+        build: Callable[..., GaussianPosterior] = example.build
         rebuilt = build({"mean": example.parameters["mean"], **dict(zip(names, free, strict=True))})
         return getattr(rebuilt.covariance, operation)(*arguments)
 

@@ -14,8 +14,8 @@ from scipy import stats
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
-import bayesrule.posteriors as br
 from bayesrule.errors import Unsupported
+from bayesrule.posteriors import BernoulliPosterior, GaussianPosterior, PointPosterior, Posterior
 
 FAILURE_RATE = 1e-6
 DRAWS = 4000
@@ -24,7 +24,7 @@ every = pytest.mark.parametrize("example", EXAMPLES, ids=str)
 gaussians = pytest.mark.parametrize("example", GAUSSIANS, ids=str)
 
 
-def density(posterior: br.Posterior, value: Tensor) -> Tensor | None:
+def density(posterior: Posterior, value: Tensor) -> Tensor | None:
     """The log-density, or None where it is refused with a remedy."""
     try:
         return posterior.log_prob(value)
@@ -34,7 +34,7 @@ def density(posterior: br.Posterior, value: Tensor) -> Tensor | None:
     return None
 
 
-def oracle(posterior: br.GaussianPosterior) -> MultivariateNormal:
+def oracle(posterior: GaussianPosterior) -> MultivariateNormal:
     return MultivariateNormal(posterior.mean.flatten(), torch.tensor(dense(posterior.covariance)))
 
 
@@ -119,8 +119,8 @@ def test_draws_repeat_with_the_generator(example: Example) -> None:
         example.posterior.rsample((2,), generator=torch.Generator().manual_seed(seed)) for seed in (5, 5, 6)
     )
     assert torch.equal(first, again)
-    is_point = isinstance(example.posterior, br.PointPosterior)
-    assert torch.equal(first, other) == is_point or isinstance(example.posterior, br.BernoulliPosterior)
+    is_point = isinstance(example.posterior, PointPosterior)
+    assert torch.equal(first, other) == is_point or isinstance(example.posterior, BernoulliPosterior)
 
 
 @gaussians
@@ -161,7 +161,7 @@ def test_independent_says_whether_the_covariance_is_diagonal(example: Example) -
 @pytest.mark.parametrize("event_dim", [1, 2])
 def test_a_point_is_its_mean(event_dim: int) -> None:
     mean = torch.randn(4, 3, dtype=torch.float64)
-    point = br.PointPosterior(mean, event_dim)
+    point = PointPosterior(mean, event_dim)
     assert torch.equal(point.rsample((5,)), mean.expand(5, 4, 3))
     assert torch.equal(point.variance, torch.zeros(4, 3, dtype=torch.float64))
     assert point.independent

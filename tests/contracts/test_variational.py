@@ -6,17 +6,17 @@ import pytest
 import torch
 from examples import families
 
-import bayesrule.posteriors as br
 from bayesrule.linalg import MatrixView
+from bayesrule.posteriors import Family, MatrixNormal, Part, PointPosterior, Variational
 
 every = pytest.mark.parametrize("family", families(), ids=str)
-CONVOLUTION = br.Part("kernel", MatrixView((4, 2, 3)))
+CONVOLUTION = Part("kernel", MatrixView((4, 2, 3)))
 
 
 @every
-def test_it_keeps_the_mean_in_the_layout_of_the_weight(family: br.Family) -> None:
+def test_it_keeps_the_mean_in_the_layout_of_the_weight(family: Family) -> None:
     weight = torch.randn(4, 2, 3, dtype=torch.float64)
-    home = br.Variational(family, weight, (CONVOLUTION,))
+    home = Variational(family, weight, (CONVOLUTION,))
     posterior = home()
     assert torch.equal(home.mean, weight)
     assert home.mean.data_ptr() != weight.data_ptr()
@@ -26,8 +26,8 @@ def test_it_keeps_the_mean_in_the_layout_of_the_weight(family: br.Family) -> Non
 
 
 @every
-def test_a_draw_trains_every_parameter(family: br.Family) -> None:
-    home = br.Variational(family, torch.randn(4, 2, 3, dtype=torch.float64), (CONVOLUTION,))
+def test_a_draw_trains_every_parameter(family: Family) -> None:
+    home = Variational(family, torch.randn(4, 2, 3, dtype=torch.float64), (CONVOLUTION,))
     draw = home().split(home().rsample())["kernel"]
     draw.square().sum().backward()
     for name, parameter in home.named_parameters():
@@ -37,29 +37,29 @@ def test_a_draw_trains_every_parameter(family: br.Family) -> None:
 
 
 @every
-def test_the_state_carries_the_posterior(family: br.Family) -> None:
+def test_the_state_carries_the_posterior(family: Family) -> None:
     weight = torch.randn(4, 2, 3, dtype=torch.float64)
-    home, other = (br.Variational(family, mean, (CONVOLUTION,)) for mean in (weight, torch.zeros_like(weight)))
+    home, other = (Variational(family, mean, (CONVOLUTION,)) for mean in (weight, torch.zeros_like(weight)))
     other.load_state_dict(home.state_dict())
     assert torch.equal(home().mean, other().mean)
     assert torch.equal(home().variance, other().variance)
 
 
 @every
-def test_the_start_repeats_with_the_generator(family: br.Family) -> None:
+def test_the_start_repeats_with_the_generator(family: Family) -> None:
     weight = torch.randn(4, 2, 3, dtype=torch.float64)
     first, again = (
-        br.Variational(family, weight, (CONVOLUTION,), generator=torch.Generator().manual_seed(3)) for _ in range(2)
+        Variational(family, weight, (CONVOLUTION,), generator=torch.Generator().manual_seed(3)) for _ in range(2)
     )
     for one, two in zip(first.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, two)
 
 
 @every
-def test_the_start_has_the_standard_deviations_asked_for(family: br.Family) -> None:
+def test_the_start_has_the_standard_deviations_asked_for(family: Family) -> None:
     """On average over entries; the families that start at random do so within a tenth."""
-    posterior = br.Variational(family, torch.zeros(40, 30, dtype=torch.float64))()
-    if isinstance(posterior, br.PointPosterior):
+    posterior = Variational(family, torch.zeros(40, 30, dtype=torch.float64))()
+    if isinstance(posterior, PointPosterior):
         assert posterior.stddev.abs().max() == 0
     else:
         assert posterior.stddev.mean().item() == pytest.approx(family.init_std, rel=0.1)
@@ -67,9 +67,9 @@ def test_the_start_has_the_standard_deviations_asked_for(family: br.Family) -> N
 
 
 def test_the_mean_of_a_group_is_kept_as_the_event() -> None:
-    parts = (br.Part("weight", MatrixView((3, 4))), br.Part("bias", (3,)))
+    parts = (Part("weight", MatrixView((3, 4))), Part("bias", (3,)))
     event = torch.randn(5, 3, dtype=torch.float64)
-    home = br.Variational(br.MatrixNormal(), event, parts)
+    home = Variational(MatrixNormal(), event, parts)
     assert torch.equal(home.mean, event)
     pieces = home().split(home().mean)
     assert torch.equal(pieces["weight"], event[:4].T)

@@ -34,7 +34,7 @@ class ReliabilityBins:
         return self.accuracy - self.confidence
 
 
-def reliability_bins(probs: Tensor, targets: Tensor, *, bins: int = 15, binning: Binning = "width") -> ReliabilityBins:
+def reliability_bins(probs: Tensor, targets: Tensor, bins: int = 15, binning: Binning = "width") -> ReliabilityBins:
     """Mean confidence ``max_c p[c]`` and accuracy of the examples in each of ``bins`` bins: a reliability diagram.
 
     Args:
@@ -79,7 +79,7 @@ def _inner_edges(confidence: Float[Tensor, " examples"], bins: int, binning: Bin
 
 
 def expected_calibration_error(
-    probs: Tensor, targets: Tensor, *, bins: int = 15, binning: Binning = "width"
+    probs: Tensor, targets: Tensor, bins: int = 15, binning: Binning = "width"
 ) -> Float64[Tensor, ""]:
     """``Σ_b (n_b / n) |accuracy_b − confidence_b|`` over the bins of `reliability_bins` [Guo et al. 2017].
 

@@ -1,0 +1,84 @@
+"""Where data files lie, and how a missing one is had."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from bayesrule.errors import BayesruleError
+
+
+class DataNotFound(BayesruleError, FileNotFoundError):  # noqa: N818, the base says it is an error
+    """A data file is neither here nor to be had."""
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file by its place under a data folder.
+
+    Attributes:
+        path: Relative to the data folder.
+        sha256: Of its content; checked when it is downloaded.
+        url: Where to download it from, if anywhere.
+    """
+
+    path: str
+    sha256: str = ""
+    url: str = ""
+
+
+def search_path(data: str | os.PathLike[str] | None = None) -> list[Path]:
+    """The folders to look in: the one given, ``$BAYESRULE_DATA``, then the user's cache."""
+    given = [Path(data)] if data is not None else []
+    environment = [Path(os.environ["BAYESRULE_DATA"])] if os.environ.get("BAYESRULE_DATA") else []
+    return [*given, *environment, cache_folder()]
+
+
+def cache_folder() -> Path:
+    """The user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bayesrule"
+
+
+def locate(file: DataFile, data: str | os.PathLike[str] | None = None) -> Path:
+    """The file's path: found, or downloaded into the cache.
+
+    Args:
+        file: Which file. A name without ``.gz`` is also found with it.
+        data: The folder to look in first.
+    """
+    for folder in search_path(data):
+        for name in (file.path, file.path + ".gz"):
+            if (folder / name).is_file():
+                return folder / name
+    if file.url:
+        return _download(file)
+    raise _missing(file, "it has no download")
+
+
+def _missing(file: DataFile, reason: str) -> DataNotFound:
+    return DataNotFound(
+        f"The data file {file.path} was not found, and {reason}",
+        got=f"looked in {', '.join(map(str, search_path()))}",
+        remedy=f"Put it at {cache_folder() / file.path}, or name its folder by --data or $BAYESRULE_DATA.",
+    )
+
+
+def _download(file: DataFile) -> Path:
+    try:
+        import pooch
+    except ImportError as error:
+        raise _missing(file, "downloads need the package pooch (pip install 'bayesrule[data]')") from error
+    target = cache_folder() / (file.path + ".gz" if file.url.endswith(".gz") else file.path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        pooch.retrieve(file.url, known_hash=f"sha256:{file.sha256}", fname=target.name, path=target.parent)
+    except Exception as error:  # whatever a network client raises, the remedy is the same
+        raise _missing(file, f"its download failed ({error})") from error
+    return target
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
