@@ -93,14 +93,13 @@ def test_columns_are_the_weights_of_single_outputs(name: str) -> None:
     layer = LAYERS[name][0]
     view, _ = view_of(name)
     x = torch.randn(2, 4, *(5,) * (len(view.shape) - 2))
-    channel_first = torch.movedim
     for column in range(view.fan_out):
         matrix = view.matrix(layer.weight.detach()).clone()
         matrix[:, column] = 0
         silenced = torch.func.functional_call(
             layer, {"weight": view.weight(matrix), "bias": torch.zeros(view.fan_out)}, (x,)
         )
-        norms = channel_first(silenced, 1, 0).flatten(1).norm(dim=1)
+        norms = silenced.movedim(1, 0).flatten(1).norm(dim=1)
         assert [index for index, norm in enumerate(norms.tolist()) if norm == 0] == [column]
 
 

@@ -49,6 +49,14 @@ class Layer:
         return index.movedim(self.contraction.channel_dim, -1).reshape(-1, self.contraction.view.fan_out)
 
     @cached_property
+    def fixed(self) -> Tensor:
+        """Which entries of the flattened output are never random: those of padding."""
+        if not isinstance(self.contraction, Embedding):
+            return torch.zeros(self.output.numel(), dtype=torch.bool)
+        padding = self.x == (-1 if self.contraction.padding_idx is None else self.contraction.padding_idx)
+        return padding.unsqueeze(-1).expand_as(self.output).flatten()
+
+    @cached_property
     def linear_map(self) -> Tensor:
         """J of ``op(x, W) = J vec W``, column by column: no gradient is asked for."""
         fan_in, fan_out = self.matrix.shape

@@ -149,6 +149,26 @@ def test_signs_broadcast_over_the_positions_of_an_example(name: str) -> None:
 
 
 @every_layer
+def test_inputs_that_pick_rows_name_them(name: str) -> None:
+    """``op(x, W) = W[rows][picks]``, each row once; other layers name none."""
+    example = layer(name)
+    (matrix,), used = matrices(example, 1), example.contraction.used_rows(example.x)
+    assert (used is not None) == example.contraction.picks_rows
+    if used is not None:
+        rows, picks = used
+        assert rows.tolist() == sorted(set(example.x.flatten().tolist()))
+        assert_close(matrix[rows][picks], example.contraction(example.x, matrix), **EXACT)
+
+
+@every_layer
+def test_settle_puts_back_what_is_never_random(name: str) -> None:
+    example = layer(name)
+    output, mean = torch.randn_like(example.output), example.matrix
+    wanted = torch.where(example.fixed.reshape(output.shape), example.output, output)
+    assert_close(example.contraction.settle(example.x, output, mean), wanted, **EXACT)
+
+
+@every_layer
 def test_many_weights_at_once(name: str) -> None:
     """`torch.func.vmap` over weights, and over the factors of `widen` and `mix`, is the loop."""
     example = layer(name)

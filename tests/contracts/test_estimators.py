@@ -102,6 +102,7 @@ def weight_law(name: str, layer_name: str) -> tuple[Tensor, Tensor]:
     """Mean and covariance of the whole flattened output, by the dense covariance of the weight."""
     posterior, linear_map = posterior_of(name, layer_name), layer(layer_name).linear_map
     mean = linear_map @ posterior.mean.flatten()
+    linear_map = linear_map.masked_fill(layer(layer_name).fixed[:, None], 0)
     if isinstance(posterior, PointPosterior):
         return mean, torch.zeros(len(mean), len(mean), dtype=torch.float64)
     return mean, linear_map @ posterior.covariance.dense() @ linear_map.mT
@@ -222,10 +223,22 @@ def test_the_mean_draws_nothing(layer_name: str) -> None:
 def test_weight_sampling_is_the_layer_at_the_draw(layer_name: str) -> None:
     example = layer(layer_name)
     for name in accepted("WeightSample", layer_name, ANY):
-        posterior = posterior_of(name, layer_name)
-        noise = draw(tuple(posterior.noise_shape), posterior.noise_law, posterior.mean)
-        output = WeightSample()(posterior, example.contraction, example.x, Replay([noise]))
-        close(output.flatten(), example.linear_map @ posterior.from_noise(noise).flatten(), name)
+        posterior, tape = posterior_of(name, layer_name), Tape()
+        output = WeightSample()(posterior, example.contraction, example.x, tape)
+        (noise,) = tape.noises
+        assert tape.laws == [posterior.noise_law], name
+        wanted = example.linear_map @ drawn_weight(posterior, example, noise).flatten()
+        close(output.flatten(), torch.where(example.fixed, example.linear_map @ posterior.mean.flatten(), wanted), name)
+
+
+def drawn_weight(posterior: Posterior, example: Layer, noise: Tensor) -> Tensor:
+    """The weight of this noise; independent entries are drawn only in the rows that indices use."""
+    if noise.shape == posterior.noise_shape:
+        return posterior.from_noise(noise)
+    assert posterior.independent
+    used, weight = sorted(set(example.x.flatten().tolist())), posterior.mean.clone()
+    weight[used] += posterior.variance[used].sqrt() * noise
+    return weight
 
 
 @every_layer
@@ -264,7 +277,8 @@ def test_flipout_is_a_sign_flipped_weight_for_every_example(layer_name: str) -> 
         inputs, outputs = (example.x, output) if example.batched else ([example.x], [output])
         for index, (x, got) in enumerate(zip(inputs, outputs, strict=True)):
             flips = sign_matrix(example, input_signs[index % len(input_signs)], output_signs[index])
-            close(got, op(x, posterior.mean + perturbation * flips), name)
+            wanted = op(x, posterior.mean + perturbation * flips)
+            close(got, op.settle(x, wanted, posterior.mean), name)
 
 
 def test_flipout_leaves_examples_uncorrelated() -> None:
@@ -422,6 +436,24 @@ def test_gradients_are_finite_where_an_input_is_zero(estimator: str, layer_name:
             if gradient is not None:  # the mean's output does not depend on a covariance
                 assert gradient.isfinite().all(), (name, key)
                 assert gradient.any(), (name, key)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_padding_is_fixed_and_passes_no_gradient(estimator: str) -> None:
+    example = layer("embedding-padding")
+    fan_in, fan_out = example.matrix.shape
+    for name in accepted(estimator, "embedding-padding", ANY):
+        made = POSTERIORS[name]((fan_in, fan_out))
+        leaves = {key: value.requires_grad_() for key, value in made.parameters.items()}
+        posterior = made.build(leaves)
+        output = ESTIMATORS[estimator](posterior, example.contraction, example.x)
+        padding = example.x == example.contraction.padding_idx
+        assert padding.sum() == 2
+        close(output[padding], posterior.mean[example.contraction.padding_idx].expand(2, -1), name)
+        if not output.requires_grad:  # binary weights have no gradient at all
+            continue
+        gradients = torch.autograd.grad(output[padding].sum(), list(leaves.values()), allow_unused=True)
+        assert not any(gradient.any() for gradient in gradients if gradient is not None), name
 
 
 @pytest.mark.parametrize("layer_name", ["linear", "augmented-linear"])

@@ -47,13 +47,13 @@ class Embedding(Contraction):
 
     def widen(self, x: Tensor, matrix: Tensor) -> Tensor:
         """``M[x]``."""
-        if x.is_floating_point():
-            raise InvalidArgument("An embedding takes integer indices", got=f"dtype {x.dtype}")
+        _need_indices(x)
         refuse_batched_weight(matrix, "Embedding")
         return F.embedding(x, matrix, self.padding_idx)
 
     def used_rows(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The distinct indices."""
+        _need_indices(x)
         distinct, positions = x.unique(return_inverse=True)
         return distinct, positions
 
@@ -61,7 +61,8 @@ class Embedding(Contraction):
         """Padding stays what it is, and gets no gradient."""
         if self.padding_idx is None:
             return output
-        return torch.where((x == self.padding_idx).unsqueeze(-1), mean[self.padding_idx].detach(), output)
+        fixed = mean.detach()[..., self.padding_idx, :]
+        return torch.where((x == self.padding_idx).unsqueeze(-1), fixed[..., *(None,) * x.ndim, :], output)
 
     def rows(self, x: Tensor) -> int:
         """One for each index."""
@@ -69,3 +70,8 @@ class Embedding(Contraction):
 
     def sign_shape(self, x: Tensor) -> None:
         """An index has no sign; the output's signs decorrelate the examples."""
+
+
+def _need_indices(x: Tensor) -> None:
+    if x.is_floating_point():
+        raise InvalidArgument("An embedding takes integer indices", got=f"dtype {x.dtype}")

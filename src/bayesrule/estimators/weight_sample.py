@@ -27,7 +27,7 @@ class WeightSample(Estimator):
         if used is None:
             return contraction(x, _drawn(posterior, noise))
         rows, picks = used
-        return _drawn(posterior.select_rows(rows), noise)[picks]
+        return _drawn(posterior.select_rows(rows), noise)[..., picks, :]
 
 
 def _drawn(posterior: Posterior, noise: NoiseSource) -> Tensor:

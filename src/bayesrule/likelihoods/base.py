@@ -29,6 +29,8 @@ class Likelihood(nn.Module, ABC):
 
     support: ClassVar[Support]
     outputs_per_target: ClassVar[int] = 1
+    argument_names: ClassVar[tuple[str, ...]] = ()
+    """The constructor's arguments, each also an attribute."""
 
     @abstractmethod
     def _log_prob(self, outputs: Float[Tensor, "*leading outputs"], targets: Tensor) -> Float[Tensor, "*leading"]:
@@ -52,9 +54,10 @@ class Likelihood(nn.Module, ABC):
     def kl(self) -> Float[Tensor, ""]:
         """``KL(q(τ) ‖ p(τ))`` of the likelihood's own posterior, a sum; 0 where it has none."""
 
+    @final
     def arguments(self) -> dict[str, Any]:
-        """The constructor's arguments, that make an equal likelihood; what was learned comes by ``state_dict``."""
-        return {}
+        """The constructor's arguments that make an equal likelihood; what was learned comes by ``state_dict``."""
+        return {name: getattr(self, name) for name in self.argument_names}
 
     @final
     def output_size(self, target_dim: int) -> int:

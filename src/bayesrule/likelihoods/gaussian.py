@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -31,6 +29,7 @@ class Gaussian(PointLikelihood):
     """
 
     support = REALS
+    argument_names = ("noise_std", "learn")
     log_noise_std: Tensor
 
     def __init__(self, noise_std: float | Tensor = 1.0, *, learn: bool = False) -> None:
@@ -40,6 +39,11 @@ class Gaussian(PointLikelihood):
             self.log_noise_std = nn.Parameter(log_std)
         else:
             self.register_buffer("log_noise_std", log_std)
+
+    @property
+    def learn(self) -> bool:
+        """Whether σ is learned."""
+        return isinstance(self.log_noise_std, nn.Parameter)
 
     @property
     def noise_std(self) -> Tensor:
@@ -71,10 +75,6 @@ class Gaussian(PointLikelihood):
             )
         return self.log_noise_std.to(outputs.dtype)
 
-    def arguments(self) -> dict[str, Any]:
-        """The noise as it now is, and whether it is learned."""
-        return {"noise_std": self.noise_std.detach(), "learn": isinstance(self.log_noise_std, nn.Parameter)}
-
     def extra_repr(self) -> str:
         """The noise, and whether it is learned."""
-        return f"noise_std={self.noise_std.tolist()}, learn={isinstance(self.log_noise_std, nn.Parameter)}"
+        return f"noise_std={self.noise_std.tolist()}, learn={self.learn}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -34,6 +33,7 @@ class GaussianGammaNoise(Likelihood):
     """
 
     support = REALS
+    argument_names = ("prior_shape", "prior_rate")
     prior_shape: Tensor
     prior_rate: Tensor
     posterior_shape: Tensor
@@ -45,10 +45,6 @@ class GaussianGammaNoise(Likelihood):
             checked = positive_tensor(f"prior_{name}", value)
             self.register_buffer(f"prior_{name}", checked)
             self.register_buffer(f"posterior_{name}", checked.clone())
-
-    def arguments(self) -> dict[str, Any]:
-        """The prior."""
-        return {"prior_shape": self.prior_shape, "prior_rate": self.prior_rate}
 
     @property
     def prior(self) -> GammaPrecision:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -25,16 +23,13 @@ class HeteroscedasticGaussian(PointLikelihood):
     """
 
     support = REALS
+    argument_names = ("min_std",)
     outputs_per_target = 2
 
     def __init__(self, min_std: float = 1e-3) -> None:
         super().__init__()
         check_positive("min_std", min_std)
         self.min_std = min_std
-
-    def arguments(self) -> dict[str, Any]:
-        """The smallest standard deviation."""
-        return {"min_std": self.min_std}
 
     def _log_prob(
         self, outputs: Float[Tensor, "*leading outputs"], targets: Float[Tensor, "*examples target"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -29,6 +28,7 @@ class StudentT(PointLikelihood):
     """
 
     support = REALS
+    argument_names = ("shape", "rate")
     shape: Tensor
     rate: Tensor
 
@@ -36,10 +36,6 @@ class StudentT(PointLikelihood):
         super().__init__()
         self.register_buffer("shape", positive_tensor("shape", shape))
         self.register_buffer("rate", positive_tensor("rate", rate))
-
-    def arguments(self) -> dict[str, Any]:
-        """Shape and rate."""
-        return {"shape": self.shape, "rate": self.rate}
 
     def _log_prob(
         self, outputs: Float[Tensor, "*leading target"], targets: Float[Tensor, "*examples target"]

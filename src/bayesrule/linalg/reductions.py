@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,8 +15,27 @@ def event_dims(event_dim: int) -> tuple[int, ...]:
 
 
 def sum_of_squares(x: Tensor, event_dim: int) -> Tensor:
-    """``Σ x²`` over the event, without a squared copy of ``x``."""
-    return torch.linalg.vector_norm(x, dim=event_dims(event_dim)).square()
+    """``Σ x²`` over the event, without a squared copy of ``x`` and with one temporary, the gradient, in backward."""
+    return _SumOfSquares.apply(x, event_dim)
+
+
+class _SumOfSquares(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, event_dim: int) -> Tensor:
+        return torch.linalg.vector_norm(x, dim=event_dims(event_dim)).square()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0])
+        ctx.event_dim = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        # Unlike the norm's own, this derivative can be taken again, at zero too.
+        return 2 * gradient.reshape(*gradient.shape, *(1,) * ctx.event_dim) * x, None
 
 
 def broadcast_sum(values: Tensor, event_shape: tuple[int, ...]) -> Tensor:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.autograd.graph import saved_tensors_hooks
 
 from bayesrule.nn.home import Home
+from bayesrule.nn.seed_history import SeedHistory
 from bayesrule.random import FromGenerator, NoiseSource, keyed_generator
-
-HISTORY = 4096
-"""Layer calls whose seed is remembered for recomputation."""
 
 
 class DrawTable:
@@ -22,36 +23,35 @@ class DrawTable:
     A posterior used once draws from its noise source, by default torch's global generator: so `torch.manual_seed`
     fixes it and activation checkpointing, which restores that generator, recomputes the same noise. A posterior used
     several times in a pass (``shared``) is drawn once from a seed of the root call. Recomputation happens after that
-    call has ended, so the seed is remembered by the state in which the global generator was at the layer's call,
+    call has ended, so the seed is remembered by the state in which the global generator was at each reading,
     which checkpointing brings back.
     """
 
     def __init__(self) -> None:
         self.noise: NoiseSource = FromGenerator()
         self.shared: set[str] = set()
-        self.uses: Counter[str] = Counter()
         self._depth = 0
         self._seed: int | None = None
-        self._drawn: dict[str, dict[str, Tensor]] = {}
+        self._seeded = False
+        self._drawn: dict[str, tuple[dict[str, Tensor], bool]] = {}
+        self._estimated: set[str] = set()
         self._given: Mapping[str, Tensor] | None = None
         self._at_mean = False
-        self._history: OrderedDict[int, int] = OrderedDict()
+        self._history = SeedHistory()
 
     @contextmanager
     def root(self, *, seeded: bool = False) -> Iterator[None]:
         """Keep draws until the outermost call ends; ``seeded`` calls choose the seed of shared draws at once."""
         if self._depth == 0:
-            self._seed = None
-            self.uses.clear()
-            if seeded and self.shared and not torch.compiler.is_compiling():
-                self._seed = _fresh_seed()
+            self._seeded = seeded and bool(self.shared) and not torch.compiler.is_compiling()
+            self._seed = _fresh_seed() if self._seeded else None
         self._depth += 1
         try:
             yield
         finally:
             self._depth -= 1
             if self._depth == 0:
-                self._drawn = {}
+                self._drawn, self._estimated = {}, set()
 
     @contextmanager
     def given(self, draws: Mapping[str, Tensor]) -> Iterator[None]:
@@ -76,38 +76,83 @@ class DrawTable:
         """Whether layers may use their estimators: not while tensors are given or the mean is asked for."""
         return self._given is None and not self._at_mean
 
+    def claim(self, home: Home) -> bool:
+        """Whether a layer may let this home's noise enter its output directly: only as its one use in a pass."""
+        if home.name in self._estimated:
+            self._demote(home)
+        if home.name in self.shared or home.name in self._drawn:
+            return False
+        self._estimated.add(home.name)
+        return True
+
     def tensor(self, home: Home, name: str) -> Tensor:
         """The parameter ``name`` of this root call, in its own layout."""
         if self._given is not None and name in self._given:
             return self._given[name]
-        posterior = home()
         if self._at_mean:
+            posterior = home()
             return posterior.split(posterior.mean)[name]
         if not self._depth:  # read outside any forward pass: a draw of its own
             with self.root():
                 return self.tensor(home, name)
+        if home.name in self._estimated:
+            self._demote(home)
+        return self._draw(home)[name]
+
+    def _draw(self, home: Home) -> dict[str, Tensor]:
+        source = self._source(home)  # also for a draw already made: its seed is remembered wherever it is read
         if home.name in self._drawn:
-            return self._drawn[home.name][name]
-        source = self._shared_source(home, posterior.mean.device) if home.name in self.shared else self.noise
-        noise = source(tuple(posterior.noise_shape), posterior.noise_law, posterior.mean)
-        self._drawn[home.name] = posterior.split(posterior.from_noise(noise))
-        return self._drawn[home.name][name]
+            parts, differentiable = self._drawn[home.name]
+            if differentiable or not torch.is_grad_enabled():
+                return parts
+            if home.name not in self.shared:
+                self._demote(home)
+        with _apart(home):
+            posterior = home()
+            noise = source(tuple(posterior.noise_shape), posterior.noise_law, posterior.mean)
+            parts = posterior.split(posterior.from_noise(noise))
+        self._drawn[home.name] = parts, torch.is_grad_enabled()
+        return parts
 
-    def _shared_source(self, home: Home, device: torch.device) -> NoiseSource:
-        if torch.compiler.is_compiling():  # compiled recomputation restores generators by itself
-            return self.noise
-        return FromGenerator(keyed_generator(device, self._root_seed(), home.name))
+    def _source(self, home: Home) -> NoiseSource:
+        if home.name not in self.shared or torch.compiler.is_compiling():
+            return self.noise  # compiled recomputation restores generators by itself
+        if self._seed is None:  # recomputation, or a layer alone
+            remembered = self._history.recall()
+            self._seed = _fresh_seed() if remembered is None else remembered
+        elif self._seeded:
+            self._history.record(self._seed)
+        return FromGenerator(keyed_generator(home.posterior.mean.device, self._seed, home.name))
 
-    def _root_seed(self) -> int:
-        state = hash(torch.get_rng_state().numpy().tobytes())
-        if self._seed is None:
-            self._seed = self._history[state] if state in self._history else _fresh_seed()
-        self._history[state] = self._seed
-        self._history.move_to_end(state)
-        while len(self._history) > HISTORY:
-            self._history.popitem(last=False)
-        return self._seed
+    def _demote(self, home: Home) -> None:
+        self.shared.add(home.name)
+        warnings.warn(
+            f"{home.name} was used twice in one forward pass, which the model's trace did not show. From the next pass "
+            "on it is drawn once a pass (weight sampling); this pass drew it twice. To have that from the start, pass "
+            "estimator=br.WeightSample() for this layer.",
+            stacklevel=2,
+        )
+
+
+@contextmanager
+def _apart(home: Home) -> Iterator[None]:
+    """Draw in the posterior's own precision, and unseen by checkpoints.
+
+    Half-precision products would lose small variances. A checkpointed region must save the same tensors in the same
+    order when it is recomputed, though a draw it found made before is then its own to make: so what a draw saves for
+    its gradient is kept apart.
+    """
+    compiling = torch.compiler.is_compiling()
+    observed = not compiling and torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    kept: Any = saved_tensors_hooks(Tensor.detach, _itself) if observed else nullcontext()
+    with kept, torch.autocast(home.posterior.mean.device.type, enabled=False):
+        yield
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _fresh_seed() -> int:
-    return int(torch.randint(2**62, ()).item())
+    with temporarily_clear_interpreter_stack():  # under vmap a random number is one for each example
+        return int(torch.randint(2**62, ()).item())

@@ -50,27 +50,19 @@ class BayesianLayer(nn.Module):
         estimator = self.estimator.choose(home(), self.contraction, args[0])
         if isinstance(estimator, WeightSample) and not self.contraction.picks_rows:
             return None
-        self.draws.uses[home.name] += 1
-        if self.draws.uses[home.name] > 1:
-            self._demote(home)
-            return None
-        return estimator
-
-    def _demote(self, home: Home) -> None:
-        self.draws.shared.add(home.name)
-        warnings.warn(
-            f"{home.name} was used twice in one forward pass, which the model's trace did not show. From the next pass "
-            "on it is drawn once a pass (weight sampling); this pass drew it twice. To have that from the start, pass "
-            "estimator=br.WeightSample() for this layer.",
-            stacklevel=4,
-        )
+        return estimator if self.draws.claim(home) else None
 
     def _estimate(self, estimator: Estimator, contraction: Contraction, x: Tensor) -> Tensor:
         output = estimator(self._home("weight")(), contraction, x, self.draws.noise)
         if len(self._home("weight").posterior.parts) > 1:  # the bias is a row of the weight
             return output
-        bias = getattr(self, "bias", None)
+        bias = self._bias()
         return output if bias is None else output + bias.reshape(-1, *(1,) * (-1 - contraction.channel_dim))
+
+    def _bias(self) -> Tensor | None:
+        if "bias" in self.qualified:  # not by `getattr`: compiled code would guard on the draw it gives
+            return self.draws.tensor(self._home("bias"), self.qualified["bias"])
+        return self._parameters.get("bias")
 
     def _home(self, name: str) -> Home:
         return cast(Home, self.homes[name])

@@ -53,7 +53,7 @@ def from_spec(kind: str, spec: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    return {"tensor": value.tolist()} if isinstance(value, Tensor) else value
+    return {"tensor": value.detach().tolist()} if isinstance(value, Tensor) else value
 
 
 def _value(value: Any) -> Any:

@@ -62,6 +62,10 @@ class RestrictedCovariance(CovarianceOperator):
         """The kept variances."""
         return self._keep(self.whole.diagonal())
 
+    def select_rows(self, index: Tensor) -> CovarianceOperator:
+        """Those rows of the whole."""
+        return self.whole.select_rows(index + self.start)
+
     def solve(self, x: Tensor) -> Tensor:
         """By the dense Cholesky factor, up to `DENSE_LIMIT` entries."""
         flat = x.flatten(-self.event_dim).unsqueeze(-1)

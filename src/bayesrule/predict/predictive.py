@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesrule.errors import InvalidArgument, Unsupported
+from bayesrule.errors import InvalidArgument, ShapeMismatch, Unsupported
 from bayesrule.likelihoods import Bernoulli, Categorical, Likelihood, Poisson, StudentT
 from bayesrule.likelihoods.moments import PredictiveMoments
 from bayesrule.predict.mixture_quantile import normal_mixture_quantile
@@ -83,13 +83,16 @@ class Predictive:
         `samples`.
         """
         likelihood = self._need_likelihood()
-        levels = torch.as_tensor(level, dtype=self.outputs.dtype, device=self.outputs.device)
+        dtype = torch.promote_types(self.outputs.dtype, torch.float32)  # as likelihoods lift outputs
+        levels = torch.as_tensor(level, dtype=dtype, device=self.outputs.device)
+        if levels.ndim > 1:
+            raise ShapeMismatch("Levels are one number or a vector", got=tuple(levels.shape))
         if not bool(((levels > 0) & (levels < 1)).all()):
             raise InvalidArgument("A quantile's level lies strictly between 0 and 1", got=level)
         if isinstance(likelihood, Categorical | Bernoulli):
             raise Unsupported("Classes have no quantiles", remedy="Use probs.")
         if isinstance(likelihood, Poisson | StudentT):
-            return torch.quantile(self.samples().to(levels.dtype), levels, dim=0)
+            return torch.quantile(self.samples(), levels, dim=0)
         return normal_mixture_quantile(*likelihood.moments(self.outputs), levels)
 
     @property
@@ -101,6 +104,11 @@ class Predictive:
             raise InvalidArgument(
                 "This needs a likelihood, and prediction was made without one", got=None,
                 remedy="Pass likelihood=br.Categorical() (or Gaussian, Bernoulli, Poisson) to br.predict.",
+            )  # fmt: skip
+        if self.outputs.ndim < 3:  # else the examples would be read as the entries of one target
+            raise ShapeMismatch(
+                "A likelihood needs outputs of shape (draws, examples, …, outputs)", got=tuple(self.outputs.shape),
+                remedy="Let the network return (examples, 1) rather than (examples,).",
             )  # fmt: skip
         return self.likelihood
 
