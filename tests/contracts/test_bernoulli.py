@@ -9,8 +9,9 @@ from dense_oracle import array
 from examples import SHAPES, bernoulli
 from scipy import stats
 
-from bayesrule.errors import InvalidArgument
-from bayesrule.posteriors import BernoulliPosterior
+from bayesrule.errors import InvalidArgument, Unsupported
+from bayesrule.posteriors import BernoulliPosterior, Diagonal
+from bayesrule.priors import kl_divergence
 
 FAILURE_RATE = 1e-6
 shapes = pytest.mark.parametrize("shape", SHAPES)
@@ -114,3 +115,19 @@ def test_a_temperature_that_is_not_positive_is_refused(temperature: float) -> No
 def test_parts_are_needed_for_a_marginal() -> None:
     with pytest.raises(InvalidArgument, match="no parameter"):
         bernoulli((1, 5)).posterior.marginal("weight")
+
+
+def test_its_kl_is_the_bregman_divergence_of_its_family() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, p = (torch.randn(4, 3, dtype=torch.float64, generator=generator) for _ in range(2))
+    expected = torch.distributions.kl_divergence(
+        torch.distributions.Bernoulli(logits=2 * q), torch.distributions.Bernoulli(logits=2 * p)
+    ).sum()
+    found = kl_divergence(BernoulliPosterior(q, event_dim=2), BernoulliPosterior(p, event_dim=2))
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_posteriors_of_different_kinds_have_no_kl() -> None:
+    gaussian = Diagonal().build(Diagonal().init(torch.zeros(2, 2)), event_dim=2)
+    with pytest.raises(Unsupported, match="natural coordinates"):
+        kl_divergence(BernoulliPosterior(torch.zeros(2, 2), event_dim=2), gaussian)

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from bayesrule.errors import InvalidArgument
 from bayesrule.estimators import Estimator
 from bayesrule.posteriors import Family
 from bayesrule.priors import Prior
@@ -51,7 +52,13 @@ class Conversion:
         return len(self.rows)
 
     def __getitem__(self, name: str) -> ConvertedParameter:
-        return next(row for row in self.rows if row.name == name)
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise InvalidArgument(
+            f"The network has no parameter {name!r}", got=f"parameters {[row.name for row in self.rows]}",
+            remedy="A tied parameter has one row, under its first name.",
+        )  # fmt: skip
 
     @property
     def numbers(self) -> int:

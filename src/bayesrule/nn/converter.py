@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from bayesrule.contractions import Augmented
 from bayesrule.errors import InvalidArgument
-from bayesrule.estimators import Estimator, WeightSample
+from bayesrule.estimators import Estimator, LocalReparam, Mean, WeightSample
 from bayesrule.nn.conversion import Conversion, ConvertedParameter, Recipe, describe
 from bayesrule.nn.draw_table import DrawTable
 from bayesrule.nn.home import Home
 from bayesrule.nn.layer import make_bayesian
-from bayesrule.nn.layouts import contraction_of, convertible, reason_to_leave, view_of
+from bayesrule.nn.layouts import contraction_of, convertible, has_own_forward, is_vector, reason_to_leave, view_of
 from bayesrule.nn.selection import PerLayer, Selector, check_selectors, choose, select
 from bayesrule.nn.uses import count_uses, inside_fused
 from bayesrule.posteriors import Diagonal, Family, KTied, Part, Point
@@ -82,20 +82,21 @@ class Converter:
         if self._can_augment(module, parameters):
             self._augmented_home(module, family, prior, parameters)
             return
-        for parameter in parameters.values():
-            if parameter.ndim >= 2:
+        for local, parameter in parameters.items():
+            if not is_vector(local, parameter):
                 view = view_of(module, parameter)
                 fitting, note = _fitting(family, min(view.fan_in, view.fan_out))
                 self.notes[parameter] = note
                 if fitting is not None:
-                    self.homes[parameter] = self._home(fitting, prior, parameter, Part(self._name(parameter), view))
+                    self._home(fitting, prior, {parameter: Part(self._name(parameter), view)}, parameter)
             elif self.bias != "point":
                 part = Part(self._name(parameter), tuple(parameter.shape))
-                self.homes[parameter] = self._home(_for_vectors(family), prior, parameter, part)
+                self._home(_for_vectors(family), prior, {parameter: part}, parameter)
 
     def _can_augment(self, module: nn.Module, parameters: dict[str, nn.Parameter]) -> bool:
         untied = all(len(self.owners[parameter]) == 1 for parameter in parameters.values())
-        return self.bias == "augment" and contraction_of(module) is not None and "bias" in parameters and untied
+        whole = contraction_of(module) is not None and {"weight", "bias"} <= set(parameters)
+        return self.bias == "augment" and whole and untied
 
     def _augmented_home(
         self, module: nn.Module, family: Family, prior: Prior, parameters: dict[str, nn.Parameter]
@@ -104,13 +105,22 @@ class Converter:
         view = view_of(module, weight)
         event = torch.cat([view.matrix(weight), bias[None]], dim=0)
         fitting, note = _fitting(family, min(view.fan_in, view.fan_out))
-        parts = (Part(self._name(weight), view), Part(self._name(bias), tuple(bias.shape)))
-        if fitting is not None:
-            self.homes[weight] = self.homes[bias] = self._home(fitting, prior, event, *parts)
+        parts = {weight: Part(self._name(weight), view), bias: Part(self._name(bias), tuple(bias.shape))}
         self.notes[weight], self.notes[bias] = note, "a row of the weight's posterior"
+        if fitting is not None:
+            self._home(fitting, prior, parts, event)
 
-    def _home(self, family: Family, prior: Prior, mean: Tensor, *parts: Part) -> Home:
-        return Home(family, prior, mean, parts, generator=self.generator)
+    def _home(self, family: Family, prior: Prior, parts: dict[nn.Parameter, Part], mean: Tensor) -> None:
+        home = Home(family, prior, mean, tuple(parts.values()), generator=self.generator)
+        for parameter in parts:
+            self.homes[parameter] = home
+        if not any(parameter.requires_grad for parameter in parts):
+            home.mean.requires_grad_(False)
+            for parameter in parts:
+                self._note(parameter, "its mean stays frozen")
+
+    def _note(self, parameter: Tensor, note: str) -> None:
+        self.notes[parameter] = _phrases(self.notes.get(parameter, ""), note)
 
     def _name(self, parameter: Tensor) -> str:
         return _join(*self.owners[parameter][0])
@@ -119,26 +129,31 @@ class Converter:
         """For every module that owns a drawn parameter: its estimator, and why it is not the one asked for."""
         found = {}
         for name in sorted({name for parameter in self.homes for name, _ in self.owners[parameter]}):
-            module = self.modules[name]
             asked = choose(self.estimator, name, self.candidates) if name in self.candidates else WeightSample()
-            why = self._why_sampled(name, module, uses)
+            why = "" if isinstance(asked, Mean) else self._why_sampled(name, asked, uses)
             found[name] = (WeightSample(), why) if why else (asked, "")
         return found
 
-    def _why_sampled(self, name: str, module: nn.Module, uses: dict[str, int] | None) -> str:
-        weight = module._parameters.get("weight")
-        if contraction_of(module) is None:
+    def _why_sampled(self, name: str, asked: Estimator, uses: dict[str, int] | None) -> str:
+        module = self.modules[name]
+        weight, contraction = module._parameters.get("weight"), contraction_of(module)
+        if contraction is None:
             return "drawn as a tensor"
+        if has_own_forward(module):
+            return f"{type(module).__name__} has a forward of its own"
         if inside_fused(name, self.net):
             return "inside a fused module"
         if weight is None or weight not in self.homes:
-            return "its weight is a point estimate"
+            return "its weight is computed" if weight is None else "its weight is a point estimate"
         if len(self.owners[weight]) > 1:
             return f"tied with {_join(*self.owners[weight][1])}"
         if uses is None:
             return "uses per pass unknown: give an example input"
-        if uses.get(name, 0) + uses.get(_join(name, "weight"), 0) > 1:
-            return "used more than once in a pass"
+        times = uses.get(name, 0) + uses.get(_join(name, "weight"), 0)
+        if times != 1:
+            return "used more than once in a pass" if times else "not seen in a pass"
+        if isinstance(asked, LocalReparam) and not self.homes[weight]().projects(contraction):
+            return f"no local noise for {type(self.homes[weight].posterior.family).__name__} here"
         return ""
 
     def _install(self, estimators: dict[str, tuple[Estimator, str]]) -> DrawTable:
@@ -148,9 +163,11 @@ class Converter:
             drawn = {local: p for local, p in module._parameters.items() if p is not None and p in self.homes}
             qualified = {local: self._name(p) for local, p in drawn.items()}
             homes = {local: self.homes[p] for local, p in drawn.items()}
-            if why:
-                draws.shared.update(home.name for home in homes.values())
-            contraction = contraction_of(module) if "weight" in homes else None
+            tied = {self.homes[p].name for p in drawn.values() if len(self.owners[p]) > 1}
+            draws.shared |= {home.name for home in homes.values()} if why else tied
+            contraction = None
+            if "weight" in homes and not has_own_forward(module):
+                contraction = contraction_of(module)
             if contraction is not None and len(homes["weight"].posterior.parts) > 1:
                 contraction = Augmented(contraction)
             make_bayesian(module, homes, qualified, draws, estimator, contraction)
@@ -162,12 +179,12 @@ class Converter:
             name, shape = self._name(parameter), tuple(parameter.shape)
             home = self.homes.get(parameter)
             if home is None:
-                note = self.notes.get(parameter) or self._why_point(owners[0][0], parameter, chosen)
+                note = self.notes.get(parameter) or self._why_point(*owners[0], parameter, chosen)
                 rows.append(ConvertedParameter(name, shape, "Point", "", "", parameter.numel(), note))
                 continue
             estimator, why = estimators[owners[0][0]]
             numbers = sum(p.numel() for p in home.parameters()) if home.name == name else 0
-            note = "; ".join(filter(None, (self.notes.get(parameter), why)))
+            note = _phrases(self.notes.get(parameter, ""), why)
             columns = describe(home.posterior.family), describe(home.prior), type(estimator).__name__
             rows.append(ConvertedParameter(name, shape, *columns, numbers, note))
         return Conversion(tuple(rows), self._recipe(chosen))
@@ -181,16 +198,20 @@ class Converter:
             bias=self.bias,
         )
 
-    def _why_point(self, owner: str, parameter: Tensor, chosen: set[str]) -> str:
+    def _why_point(self, owner: str, local: str, parameter: Tensor, chosen: set[str]) -> str:
         if (reason := reason_to_leave(self.modules[owner])) is not None:
             return reason
         if owner not in chosen:
             return "not selected"
-        return "bias" if parameter.ndim < 2 and self.bias == "point" else "Point was asked for"
+        return "bias" if is_vector(local, parameter) and self.bias == "point" else "Point was asked for"
 
 
 def _join(*names: str) -> str:
     return ".".join(filter(None, names))
+
+
+def _phrases(*phrases: str) -> str:
+    return "; ".join(filter(None, phrases))
 
 
 def _fitting(family: Family, largest_rank: int) -> tuple[Family | None, str]:

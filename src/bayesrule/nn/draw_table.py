@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd.graph import saved_tensors_hooks
 
-from bayesrule.nn.home import Home
+from bayesrule.nn.home import Home, full_precision
 from bayesrule.nn.seed_history import SeedHistory
 from bayesrule.random import FromGenerator, NoiseSource, keyed_generator
 
@@ -24,7 +24,7 @@ class DrawTable:
     fixes it and activation checkpointing, which restores that generator, recomputes the same noise. A posterior used
     several times in a pass (``shared``) is drawn once from a seed of the root call. Recomputation happens after that
     call has ended, so the seed is remembered by the state in which the global generator was at each reading,
-    which checkpointing brings back.
+    which checkpointing brings back. Another noise source than the default serves every posterior.
     """
 
     def __init__(self) -> None:
@@ -100,13 +100,14 @@ class DrawTable:
         return self._draw(home)[name]
 
     def _draw(self, home: Home) -> dict[str, Tensor]:
-        source = self._source(home)  # also for a draw already made: its seed is remembered wherever it is read
+        seed = self._seed_for(home)  # also for a draw already made: its seed is remembered wherever it is read
         if home.name in self._drawn:
             parts, differentiable = self._drawn[home.name]
             if differentiable or not torch.is_grad_enabled():
                 return parts
             if home.name not in self.shared:
                 self._demote(home)
+        source = self.noise if seed is None else FromGenerator(keyed_generator(home.mean.device, seed, home.name))
         with _apart(home):
             posterior = home()
             noise = source(tuple(posterior.noise_shape), posterior.noise_law, posterior.mean)
@@ -114,15 +115,16 @@ class DrawTable:
         self._drawn[home.name] = parts, torch.is_grad_enabled()
         return parts
 
-    def _source(self, home: Home) -> NoiseSource:
-        if home.name not in self.shared or torch.compiler.is_compiling():
-            return self.noise  # compiled recomputation restores generators by itself
+    def _seed_for(self, home: Home) -> int | None:
+        """The root call's seed, for a home used several times; None for the others, and where noise is not ours."""
+        if home.name not in self.shared or self.noise != FromGenerator() or torch.compiler.is_compiling():
+            return None  # compiled recomputation restores generators by itself
         if self._seed is None:  # recomputation, or a layer alone
             remembered = self._history.recall()
             self._seed = _fresh_seed() if remembered is None else remembered
         elif self._seeded:
             self._history.record(self._seed)
-        return FromGenerator(keyed_generator(home.posterior.mean.device, self._seed, home.name))
+        return self._seed
 
     def _demote(self, home: Home) -> None:
         self.shared.add(home.name)
@@ -138,14 +140,13 @@ class DrawTable:
 def _apart(home: Home) -> Iterator[None]:
     """Draw in the posterior's own precision, and unseen by checkpoints.
 
-    Half-precision products would lose small variances. A checkpointed region must save the same tensors in the same
-    order when it is recomputed, though a draw it found made before is then its own to make: so what a draw saves for
-    its gradient is kept apart.
+    A checkpointed region must save the same tensors in the same order when it is recomputed, though a draw that it
+    found made is then its own to make: so what a draw saves for its gradient is kept apart.
     """
     compiling = torch.compiler.is_compiling()
     observed = not compiling and torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
     kept: Any = saved_tensors_hooks(Tensor.detach, _itself) if observed else nullcontext()
-    with kept, torch.autocast(home.posterior.mean.device.type, enabled=False):
+    with kept, full_precision(home):
         yield
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +44,11 @@ class Home(nn.Module):
         """The group's name."""
         return self.posterior.name
 
+    @property
+    def mean(self) -> nn.Parameter:
+        """The trainable mean: in its parameter's own layout, or that of the group's event."""
+        return cast(nn.Parameter, self.posterior.mean)
+
     def forward(self) -> Posterior:
         """The posterior value."""
         return self.posterior()
@@ -57,10 +63,16 @@ def kl_of_homes(homes: Iterable[Home]) -> Tensor:
     by_prior: dict[object, list[Home]] = {}
     for home in homes:
         by_prior.setdefault(home.prior.sharing or home.name, []).append(home)
-    totals = [
-        total_kl(
-            {home.name: home() for home in group}, group[0].prior, {home.name: home.prior_tensors() for home in group}
-        )
-        for group in by_prior.values()
-    ]
+    totals = [_kl_of_group(group) for group in by_prior.values()]
     return torch.stack([total.to(totals[0].device) for total in totals]).sum(0)
+
+
+def full_precision(home: Home) -> torch.autocast:
+    """Autocast off: small variances would vanish in half-precision products, and their sums overflow."""
+    return torch.autocast(home.mean.device.type, enabled=False)
+
+
+def _kl_of_group(group: list[Home]) -> Tensor:
+    with full_precision(group[0]):
+        posteriors = {home.name: home() for home in group}
+        return total_kl(posteriors, group[0].prior, {home.name: home.prior_tensors() for home in group})

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from bayesrule.contractions import Contraction
-from bayesrule.estimators import Estimator, WeightSample
+from bayesrule.estimators import Estimator, Mean, WeightSample
 from bayesrule.nn.draw_table import DrawTable
 from bayesrule.nn.home import Home
 
@@ -27,10 +29,12 @@ class BayesianLayer(nn.Module):
     contraction: Contraction | None
     qualified: dict[str, str]
     """From a parameter's name in this module to its name in the whole model."""
+    order: tuple[str, ...]
+    """The names of the module's parameters, drawn or not, as they were registered."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """One root call if none is under way; a draw of the output."""
-        with self.draws.root():
+        with self.draws.root(), self.draws.at_mean() if isinstance(self.estimator, Mean) else nullcontext():
             estimator = self._chosen(args, kwargs)
             if estimator is not None and self.contraction is not None:
                 return self._estimate(estimator, self.contraction, *args)
@@ -51,6 +55,11 @@ class BayesianLayer(nn.Module):
         if isinstance(estimator, WeightSample) and not self.contraction.picks_rows:
             return None
         return estimator if self.draws.claim(home) else None
+
+    def extra_repr(self) -> str:
+        """As the plain module's; to print a model draws nothing."""
+        with self.draws.at_mean():
+            return super().extra_repr()
 
     def _estimate(self, estimator: Estimator, contraction: Contraction, x: Tensor) -> Tensor:
         output = estimator(self._home("weight")(), contraction, x, self.draws.noise)
@@ -145,12 +154,15 @@ def make_bayesian(
         estimator: How noise enters, where the module has a contraction.
         contraction: The module as a contraction, if it is one.
     """
+    order = tuple(module._parameters)
     for name in homes:
         del module._parameters[name]
     module.__class__ = _bayesian_class(type(module), tuple(homes))
     module.homes = nn.ModuleDict(homes)
     object.__setattr__(module, "draws", draws)
-    module.qualified, module.estimator, module.contraction = qualified, estimator, contraction  # type: ignore[assignment]
+    settings = {"qualified": qualified, "estimator": estimator, "contraction": contraction, "order": order}
+    for key, value in settings.items():
+        setattr(module, key, value)
     if isinstance(module, BayesianRecurrentLayer):
         module._init_flat_weights()
 
@@ -164,13 +176,15 @@ def make_plain(module: BayesianLayer, parameters: dict[str, nn.Parameter]) -> No
     """
     for full in set(module.qualified.values()) - set(parameters):
         name = next(name for name, other in module.qualified.items() if other == full)
-        posterior = module._home(name)()
-        parameters[full] = nn.Parameter(posterior.split(posterior.mean)[full].detach().clone())
-    means = {name: parameters[full] for name, full in module.qualified.items()}
+        home = module._home(name)
+        mean = home().split(home().mean)[full].detach().clone(memory_format=torch.contiguous_format)
+        parameters[full] = nn.Parameter(mean, requires_grad=home.mean.requires_grad)
+    order, means = module.order, {name: parameters[full] for name, full in module.qualified.items()}
     module.__class__ = module._plain_class  # type: ignore[assignment]
-    for attribute in ("homes", "draws", "qualified", "estimator", "contraction"):
+    for attribute in ("homes", "draws", "qualified", "estimator", "contraction", "order"):
         delattr(module, attribute)
     for name, mean in means.items():
         module.register_parameter(name, mean)
+    module._parameters = {name: module._parameters[name] for name in order}
     if isinstance(module, nn.RNNBase):
         module._init_flat_weights()

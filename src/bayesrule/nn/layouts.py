@@ -25,6 +25,9 @@ CONTRACTIONS: dict[type[nn.Module], Callable[[Any], Contraction]] = {
 }
 """Layers with a contraction, and so a choice of estimators."""
 
+METHODS = ("forward", "_conv_forward", "_output_padding")
+"""What a contraction stands for."""
+
 TENSOR_LEVEL = (nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
 """Modules whose weights are drawn as tensors."""
 
@@ -37,6 +40,18 @@ def contraction_of(module: nn.Module) -> Contraction | None:
         if isinstance(module, kind):
             return build(module)
     return None
+
+
+def has_own_forward(module: nn.Module) -> bool:
+    """Whether a subclass (or a patch) of one of those layers does something else with its weight."""
+    kind = next(kind for kind in CONTRACTIONS if isinstance(module, kind))
+    changed = any(getattr(type(module), name, None) is not getattr(kind, name, None) for name in METHODS)
+    return changed or any(name in vars(module) for name in METHODS)
+
+
+def is_vector(name: str, parameter: Tensor) -> bool:
+    """Whether a parameter takes no matrix family: a bias, whatever its shape (attention keeps some as 1 × 1 × n)."""
+    return parameter.ndim < 2 or name.startswith("bias")
 
 
 def convertible(module: nn.Module) -> bool:
@@ -54,6 +69,11 @@ def reason_to_leave(module: nn.Module) -> str | None:
         return "embedding with sparse gradients"
     if not isinstance(module, (*CONTRACTIONS, *TENSOR_LEVEL)):
         return f"{type(module).__name__} is not a layer bayesrule can convert"
+    own = list(module.parameters(recurse=False))
+    if not all(parameter.is_floating_point() for parameter in own):
+        return "its weights are not real floating-point numbers"
+    if any(parameter.numel() == 0 for parameter in own):
+        return "a weight has no entries"
     return None
 
 

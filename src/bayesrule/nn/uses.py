@@ -1,12 +1,17 @@
-"""How often each layer and parameter is used in one forward pass, read off a symbolic trace."""
+"""How often each layer's weight is used in one forward pass."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from bayesrule.nn.untouched import untouched
 
 FUSED = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.Transformer)
 """Modules that may read their children's weights instead of calling them."""
@@ -19,36 +24,45 @@ class _Tracer(fx.Tracer):
         return super().is_leaf_module(m, module_qualified_name) or not any(True for _ in m.children())
 
 
-def count_uses(net: nn.Module, example: Any = None) -> Counter[str] | None:
-    """Uses of every module (by name) and parameter read directly (by its own name).
+class _CountReads(TorchFunctionMode):
+    """Counts the operations that a parameter goes into; to ask for its shape is not one."""
 
-    Counted in a symbolic trace; where the network's path depends on its input, in a pass over the example, if there
-    is one; otherwise None.
+    def __init__(self, names: dict[Tensor, str]) -> None:
+        super().__init__()
+        self.names, self.uses = names, Counter[str]()
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if any(isinstance(leaf, Tensor) for leaf in tree_leaves(result)):
+            read = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, nn.Parameter)]
+            self.uses.update(self.names[parameter] for parameter in read if parameter in self.names)
+        return result
+
+
+def count_uses(net: nn.Module, example: Any = None) -> Counter[str] | None:
+    """Uses of modules (by name) and of parameters (by theirs): of a layer's weight there are as many as of both.
+
+    Counted in a pass over the example, or without one in a symbolic trace; None where the network has a path that
+    depends on its input's values, which no trace can follow.
     """
     if not any(True for _ in net.children()):
         return Counter({"": 1})
-    try:
-        graph = _Tracer().trace(net)
-    except Exception:  # a trace runs the network's own code, which may refuse a proxy in any way
-        return None if example is None else _count_calls(net, example if isinstance(example, tuple) else (example,))
+    with untouched(net):
+        if example is not None:
+            return _count_reads(net, example if isinstance(example, tuple) else (example,))
+        try:
+            graph = _Tracer().trace(net)
+        except Exception:  # a trace runs the network's own code, which may refuse a proxy in any way
+            return None
     return Counter(str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr"))
 
 
-def _count_calls(net: nn.Module, inputs: tuple[Any, ...]) -> Counter[str]:
-    uses: Counter[str] = Counter()
-    handles = [
-        module.register_forward_pre_hook(lambda *_, name=name: uses.update([name]))
-        for name, module in net.named_modules()
-    ]
-    states = {key: value.clone() for key, value in net.state_dict().items()}
-    try:
-        with torch.no_grad(), torch.random.fork_rng():
-            net(*inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
-        net.load_state_dict(states)  # running statistics of norm layers
-    return uses
+def _count_reads(net: nn.Module, inputs: tuple[Any, ...]) -> Counter[str]:
+    with torch.no_grad(), _CountReads({parameter: name for name, parameter in net.named_parameters()}) as reads:
+        net(*inputs)
+    return reads.uses
 
 
 def inside_fused(name: str, net: nn.Module) -> bool:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bayesrule.errors import InvalidArgument, Unsupported
+from bayesrule.expfam import Bernoulli, Natural
 from bayesrule.linalg import event_dims
 from bayesrule.posteriors.output_noise import OutputNoise
 from bayesrule.posteriors.parts import Part, locate
@@ -53,6 +54,10 @@ class BernoulliPosterior(Posterior):
         Flipout multiplies w − mean by random signs, which would make other values of w than −1 and +1.
         """
         return False
+
+    def exponential(self) -> tuple[Bernoulli, Natural]:
+        """Independent signs."""
+        return Bernoulli(), Natural(linear=self.natural.flatten(-self.event_dim))
 
     def from_noise(self, noise: Tensor) -> Tensor:
         """``sign(λ + δ)``: a weight of −1 or +1, with no gradient."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.errors import Unsupported
+from bayesrule.expfam import ExponentialFamily, Natural
 from bayesrule.posteriors.output_noise import OutputNoise
 from bayesrule.posteriors.parts import Part, split_event
 from bayesrule.random import Law, draw
@@ -62,6 +63,10 @@ class Posterior(ABC):
     @abstractmethod
     def independent(self) -> bool:
         """Whether the entries are independent and symmetric about their mean."""
+
+    def exponential(self) -> tuple[ExponentialFamily, Natural]:
+        """Its exponential family, over the flattened event, and its natural parameters there."""
+        raise Unsupported(f"{self.structure} has no flat natural coordinates", remedy="Compare it with a Prior.")
 
     def select_rows(self, index: Tensor) -> Posterior:
         """The posterior of some rows of a matrix event; only where rows are independent."""

@@ -1,4 +1,4 @@
-"""One KL for every pair of a Gaussian posterior and a prior."""
+"""One KL for every pair of a Gaussian posterior and a prior, and the Bregman form for the rest."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from bayesrule.errors import Unsupported
 from bayesrule.linalg import broadcast_sum, event_dims, sum_of_squares
 from bayesrule.posteriors import GaussianPosterior, PointPosterior, Posterior
 from bayesrule.priors.prior import DiagonalNormal, Prior, need_gaussian
 
 
-def kl_divergence(posterior: Posterior, prior: Prior, hyperparameters: Mapping[str, Tensor] | None = None) -> Tensor:
+def kl_divergence(
+    posterior: Posterior, prior: Prior | Posterior, hyperparameters: Mapping[str, Tensor] | None = None
+) -> Tensor:
     """``KL(q ‖ p) = ½[Σ log s² − log det Σ + Σ (var + (mean − m₀)²)/s² − d]``, a *sum* over the event's entries.
 
-    A point estimate contributes zero. Where the posterior's `logdet` is a lower bound, this is an upper bound.
+    A point estimate contributes zero. Where the posterior's `logdet` is a lower bound, this is an upper bound. Two
+    members of one exponential family that is not Gaussian are compared by its Bregman divergence.
     """
     if isinstance(posterior, PointPosterior):
         return posterior.mean.new_zeros(posterior.mean.shape[: posterior.mean.ndim - posterior.event_dim])
+    if isinstance(prior, Posterior):
+        return _bregman_kl(posterior, prior)
     gaussian = need_gaussian(posterior, prior)
     return _gaussian_kl(gaussian, prior.given(gaussian, hyperparameters or {}))
 
@@ -32,6 +38,16 @@ def total_kl(
     shared = prior.share(posteriors.values())
     given = hyperparameters or {}
     return torch.stack([kl_divergence(q, shared, given.get(name)) for name, q in posteriors.items()]).sum(0)
+
+
+def _bregman_kl(posterior: Posterior, prior: Posterior) -> Tensor:
+    (family, natural), (other, prior_natural) = posterior.exponential(), prior.exponential()
+    if family != other:
+        raise Unsupported(
+            "Two posteriors can be compared when they are of one exponential family",
+            got=f"{posterior.structure} and {prior.structure}",
+        )
+    return family.kl(natural, prior_natural)
 
 
 def _gaussian_kl(posterior: GaussianPosterior, prior: DiagonalNormal) -> Tensor:

@@ -1,0 +1,102 @@
+"""The files of a model folder: written whole or not at all, read with suspicion, never unpickled."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from bayesrule.errors import BayesruleError
+
+FORMAT, VERSION = "bayesrule-model", 1
+TENSORS, CONFIG = "model.safetensors", "config.json"
+ENTRIES = {"posterior", "prior", "estimator", "bias", "likelihood", "shared", "parameters"}
+
+
+class ModelFolderError(BayesruleError, ValueError):
+    """A folder that is not a model, or not one that fits."""
+
+
+def write_folder(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Write both files; the folder is made if needed."""
+    text = json.dumps({"format": FORMAT, "version": VERSION, **config}, indent=2, ensure_ascii=False)
+    # The tensors carry the configuration they belong to, so that the two can never be of different models.
+    content = to_bytes(dict(tensors), metadata={"config": text, "digest": _digest(text, tensors)})
+    path.mkdir(parents=True, exist_ok=True)
+    write_atomically(path / TENSORS, content)
+    write_atomically(path / CONFIG, text.encode())
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file under another name in the same folder, then rename it."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def read_folder(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The configuration and the tensors, both checked."""
+    for name in (TENSORS, CONFIG):
+        if not (path / name).is_file():
+            raise ModelFolderError(
+                f"{path} is not a model folder: it has no {name}",
+                got=sorted(entry.name for entry in path.iterdir()) if path.is_dir() else "no such folder",
+                remedy="Give a folder written by br.save or bayesrule fit.",
+            )
+    try:
+        _parse(path / CONFIG, (path / CONFIG).read_bytes())
+        with safe_open(path / TENSORS, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
+    except (SafetensorError, OSError) as error:
+        raise ModelFolderError(f"{path} cannot be read", got=error, remedy="Restore it from a copy.") from error
+    if "config" not in metadata:
+        raise ModelFolderError(f"{path / TENSORS} was not written by bayesrule", got="a file without a configuration")
+    if metadata.get("digest") != _digest(metadata["config"], tensors):
+        raise ModelFolderError(
+            f"{path / TENSORS} is damaged", got="contents that differ from their digest",
+            remedy="Restore it from a copy.",
+        )  # fmt: skip
+    return _parse(path / TENSORS, metadata["config"].encode()), tensors
+
+
+def _digest(config: str, tensors: Mapping[str, Tensor]) -> str:
+    """Of all that a model is built from: safetensors checks its own header, but no numbers."""
+    digest = hashlib.blake2b(config.encode(), digest_size=16)
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _parse(path: Path, content: bytes) -> dict[str, Any]:
+    try:
+        config = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ModelFolderError(f"The configuration in {path} is not JSON", got=error) from error
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        raise ModelFolderError(f"{path} was not written by bayesrule", got=f"a configuration without format {FORMAT!r}")
+    if config.get("version") != VERSION:
+        raise ModelFolderError(
+            f"{path} has another version of the format than this one, {VERSION}", got=config.get("version"),
+            remedy="Use the version of bayesrule that wrote it.",
+        )  # fmt: skip
+    if missing := ENTRIES - set(config):
+        raise ModelFolderError(f"The configuration in {path} is incomplete", got=f"missing {sorted(missing)}")
+    return config

@@ -1,0 +1,19 @@
+"""The training loop, its checkpoints, and `fit`."""
+
+from bayesrule.train.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
+from bayesrule.train.divergence import TrainingDiverged
+from bayesrule.train.fit import Fitted, fit
+from bayesrule.train.history import Epoch
+from bayesrule.train.loop import Loop, TrainingInterrupted
+
+__all__ = [
+    "CheckpointError",
+    "Epoch",
+    "Fitted",
+    "Loop",
+    "TrainingDiverged",
+    "TrainingInterrupted",
+    "fit",
+    "read_checkpoint",
+    "write_checkpoint",
+]

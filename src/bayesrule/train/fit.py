@@ -1,0 +1,159 @@
+"""Train any network as a Bayesian one, in one call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sized
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from bayesrule.errors import InvalidArgument
+from bayesrule.estimators import Estimator
+from bayesrule.likelihoods import Likelihood
+from bayesrule.nn import BayesianModule, NegativeELBO, bayesianize
+from bayesrule.nn.annealing import Annealing, LinearOverEpochs
+from bayesrule.nn.conversion import describe
+from bayesrule.nn.selection import PerLayer
+from bayesrule.posteriors import Family
+from bayesrule.priors import LearnedNormal, Prior
+from bayesrule.train.history import Epoch
+from bayesrule.train.loop import Callback, Loop, validation_nll
+
+CHECKPOINT = "checkpoint.safetensors"
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A trained model and how it got there."""
+
+    bnn: BayesianModule
+    history: tuple[Epoch, ...]
+    best_epoch: int
+
+
+def fit(
+    module: nn.Module,
+    train: Iterable[Any],
+    valid: Iterable[Any] | None = None,
+    *,
+    likelihood: Likelihood | None = None,
+    posterior: PerLayer[Family] | None = None,
+    prior: PerLayer[Prior] | None = None,
+    estimator: PerLayer[Estimator] | None = None,
+    epochs: int = 50,
+    lr: float = 3e-3,
+    annealing: Annealing | None = None,
+    temperature: float = 1.0,
+    patience: int | None = None,
+    valid_samples: int = 8,
+    n_data: int | None = None,
+    seed: int = 0,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    callbacks: Iterable[Callback] = (),
+) -> Fitted:
+    """Make a network Bayesian and train it: Adam, the KL annealed, the learning rate decayed along a cosine.
+
+    The same arguments give the same numbers, and an interrupted run that is resumed ends exactly as one that was not.
+    torch's global generator is seeded inside and left as it was.
+
+    Args:
+        module: A plain network, or one converted already (then posterior, prior and estimator must be left out).
+        train: Batches of (inputs…, targets): a `DataLoader`, or any iterable that can be read once an epoch.
+        valid: The same for validation; the model ends at its best epoch on it.
+        likelihood: Of the targets; by default the converted model's own.
+        posterior: As in `bayesianize`.
+        prior: As in `bayesianize`; by default a normal whose scale is learned, layer by layer.
+        estimator: As in `bayesianize`.
+        epochs: Passes over the training data.
+        lr: Adam's learning rate at the start.
+        annealing: The KL's weight; by default it grows linearly over the first half.
+        temperature: Of the KL.
+        patience: Epochs without a better validation score after which to stop; None never stops early.
+        valid_samples: Draws for the validation score.
+        n_data: Training examples; by default the size of ``train.dataset``.
+        seed: Of everything random.
+        out: Folder for checkpoints.
+        resume: Go on from the checkpoint in ``out``, if there is one.
+        callbacks: Called as ``callback(loop, epoch)`` after every epoch.
+    """
+    if epochs < 1:
+        raise InvalidArgument("epochs must be at least 1", got=epochs)
+    if not lr > 0:
+        raise InvalidArgument("The learning rate must be positive", got=lr)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        bnn = _converted(module, posterior, prior, estimator, likelihood)
+        steps = _count(train)
+        annealing = annealing or LinearOverEpochs(epochs / 2, steps)
+        objective = NegativeELBO(
+            bnn, n_data or _examples(train), likelihood, annealing=annealing, temperature=temperature
+        )
+        optimizer = torch.optim.Adam([p for p in bnn.parameters() if p.requires_grad], lr=lr)
+        loop = Loop(
+            bnn,
+            objective,
+            optimizer,
+            torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * steps),
+            epochs,
+            validation=None if valid is None else validation_nll(valid, valid_samples, seed),
+            patience=patience,
+            checkpoint=None if out is None else Path(out) / CHECKPOINT,
+            callbacks=tuple(callbacks),
+            identity={
+                "seed": seed,
+                "epochs": epochs,
+                "lr": lr,
+                "temperature": temperature,
+                "patience": patience,
+                "n_data": objective.n_data,
+                "steps": steps,
+                "annealing": describe(annealing),
+                "conversion": str(bnn.conversion),
+            },
+        )
+        if resume and loop.checkpoint is not None and loop.checkpoint.exists():
+            loop.resume(loop.checkpoint)
+        loop.run(train)
+    return Fitted(bnn, tuple(loop.history), loop.best_epoch or len(loop.history))
+
+
+def _converted(
+    module: nn.Module,
+    posterior: PerLayer[Family] | None,
+    prior: PerLayer[Prior] | None,
+    estimator: PerLayer[Estimator] | None,
+    likelihood: Likelihood | None,
+) -> BayesianModule:
+    if not isinstance(module, BayesianModule):
+        return bayesianize(module, posterior, prior or LearnedNormal(), estimator, likelihood)
+    if (posterior, prior, estimator) != (None, None, None):
+        raise InvalidArgument(
+            "The network is converted already, and posterior, prior or estimator were given too",
+            remedy="Give them to br.bayesianize, or give br.fit the plain network.",
+        )
+    return module
+
+
+def _count(batches: Iterable[Any]) -> int:
+    if not isinstance(batches, Sized) or len(batches) < 1:
+        raise InvalidArgument(
+            "Training batches need a length of at least one", got=type(batches).__name__,
+            remedy="Give a DataLoader over a data set with a length, or a list of batches.",
+        )  # fmt: skip
+    return len(batches)
+
+
+def _examples(train: Iterable[Any]) -> int:
+    dataset = getattr(train, "dataset", None)
+    if isinstance(dataset, Sized):
+        return len(dataset)
+    if isinstance(train, list | tuple):
+        return sum(len(targets) for *_, targets in train)
+    raise InvalidArgument(
+        "The number of training examples is not known", got=type(train).__name__, remedy="Pass n_data."
+    )
