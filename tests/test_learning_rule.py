@@ -1,4 +1,4 @@
-"""The learning rule against conjugate posteriors, mirror descent, Newton's method and gradient descent."""
+"""The learning rule itself: against mirror descent, message passing and the Fisher matrix, and what it refuses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import scipy.optimize
-import sklearn.linear_model
 import torch
 import torch.distributions as D
 from torch import Tensor
@@ -15,7 +14,6 @@ from torch.testing import assert_close
 
 from bayesrule.errors import InvalidArgument
 from bayesrule.expfam import (
-    FAMILIES,
     Bernoulli,
     Expectation,
     ExponentialFamily,
@@ -29,123 +27,8 @@ from bayesrule.expfam import (
     learning_rule,
     natural_gradient,
 )
-from bayesrule.random import FromGenerator
-
-DOUBLE = torch.zeros((), dtype=torch.float64)
-every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: type(family).__name__)
-
-
-def member(family: ExponentialFamily, seed: int) -> Natural:
-    return family.random_natural(FromGenerator(torch.Generator().manual_seed(seed)), DOUBLE, dim=3)
-
-
-def one_step(family: ExponentialFamily, natural: Natural, gradient: Natural, step_size: float) -> Natural:
-    return learning_rule.step({"q": family}, {"q": natural}, {"q": gradient}, step_size)["q"]
-
-
-def assert_same(got: Natural, wanted: Natural, tolerance: float) -> None:
-    assert_close(got.blocks, wanted.blocks, rtol=tolerance, atol=tolerance)
-
-
-@pytest.fixture
-def regression() -> tuple[Tensor, Tensor]:
-    rng = np.random.default_rng(0)
-    inputs = rng.normal(size=(20, 3)) @ rng.normal(size=(3, 3))
-    return torch.as_tensor(inputs), torch.as_tensor(inputs @ [1.0, -2.0, 0.5] + 0.3 * rng.normal(size=20))
-
-
-# --- conjugate models: one step with ρ = 1 is Bayes' rule (Eq. 54) ------------------------------------------------
-
-
-def posterior_by_formula(x: Tensor, y: Tensor, noise_precision: float, prior_precision: float) -> tuple[Tensor, Tensor]:
-    X, Y = x.numpy(), y.numpy()
-    precision = noise_precision * X.T @ X + prior_precision * np.eye(3)
-    return torch.as_tensor(np.linalg.solve(precision, noise_precision * X.T @ Y)), torch.as_tensor(precision)
-
-
-def test_linear_regression_in_one_step(regression: tuple[Tensor, Tensor]) -> None:
-    x, y = regression
-    family, start = GaussianFull(), member(GaussianFull(), seed=1)
-
-    def of_mean_and_covariance(mean: Tensor, covariance: Tensor) -> Tensor:
-        """E_q[−log p(y, θ)] with noise precision 4 and prior precision 0.7, up to a constant."""
-        misfit = (y - x @ mean).square().sum() + torch.trace(x @ covariance @ x.mT)
-        return 0.5 * 4.0 * misfit + 0.5 * 0.7 * (mean.square().sum() + torch.trace(covariance))
-
-    def of_expectation(mu: Expectation) -> Tensor:
-        return of_mean_and_covariance(mu["linear"], mu["quadratic"] - torch.outer(mu["linear"], mu["linear"]))
-
-    def of_natural(natural: Natural) -> Tensor:
-        mean, precision = family.to_mean_precision(natural)
-        return of_mean_and_covariance(mean, torch.linalg.inv(precision))
-
-    for gradient in (
-        gradient_in_expectation(family, of_expectation, start),
-        natural_gradient(family, of_natural, start),
-    ):
-        got = family.to_mean_precision(family.check(one_step(family, start, gradient, 1.0)))
-        assert_close(got, posterior_by_formula(x, y, 4.0, 0.7), rtol=1e-10, atol=1e-10)
-
-
-def test_ridge_regression(regression: tuple[Tensor, Tensor]) -> None:
-    """Sec. 1.3.3: the expected loss is linear in μ, and its coefficients (Eq. 14) hold the solution."""
-    x, y = regression
-
-    def expected_loss(mu: Expectation) -> Tensor:
-        return -y @ x @ mu["linear"] + 0.5 * torch.trace((x.mT @ x + 2.0 * torch.eye(3)) @ mu["quadratic"])
-
-    start = member(GaussianFull(), seed=2)
-    gradient = gradient_in_expectation(GaussianFull(), expected_loss, start)
-    assert_same(gradient, Natural(linear=-x.mT @ y, quadratic=0.5 * (x.mT @ x + 2.0 * torch.eye(3))), 1e-12)
-    mean, _ = GaussianFull().to_mean_precision(one_step(GaussianFull(), start, gradient, 1.0))
-    ridge = sklearn.linear_model.Ridge(alpha=2.0, fit_intercept=False).fit(x.numpy(), y.numpy())
-    assert_close(mean, torch.as_tensor(ridge.coef_), rtol=1e-10, atol=1e-10)
-
-
-def gamma_log_moments(shape: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.digamma(shape) - rate.log(), shape / rate
-
-
-def test_poisson_rate_in_one_step_from_the_usual_parameters() -> None:
-    counts, prior = torch.tensor([3.0, 0.0, 7.0, 2.0]).double(), D.Gamma(DOUBLE + 2.0, DOUBLE + 0.5)
-
-    def expected_loss(natural: Natural) -> Tensor:
-        shape, rate = Gamma().to_shape_rate(natural)
-        expected_log, mean = gamma_log_moments(shape, rate)
-        log_likelihood = (counts * expected_log - mean - torch.lgamma(counts + 1)).sum()
-        log_prior = (prior.concentration - 1) * expected_log - prior.rate * mean
-        return -(log_likelihood + log_prior)
-
-    start = Gamma().from_shape_rate(DOUBLE + 0.3, DOUBLE + 9.0)
-    posterior = one_step(Gamma(), start, natural_gradient(Gamma(), expected_loss, start), 1.0)
-    assert_close(Gamma().to_shape_rate(posterior), (DOUBLE + 2.0 + 12.0, DOUBLE + 0.5 + 4.0), rtol=1e-10, atol=1e-10)
-
-
-def test_noise_precision_in_one_step() -> None:
-    """y ~ N(0, 1/τ) and τ ~ Gamma(6, 6): the posterior is Gamma(6 + N/2, 6 + Σy²/2)."""
-    y = torch.tensor([0.5, -1.5, 2.0]).double()
-
-    def expected_loss(mu: Expectation) -> Tensor:
-        log_likelihood = (0.5 * mu["log"] - 0.5 * mu["linear"] * y.square()).sum()
-        return -(log_likelihood + 5 * mu["log"] - 6 * mu["linear"])
-
-    start = member(Gamma(), seed=3)
-    posterior = one_step(Gamma(), start, gradient_in_expectation(Gamma(), expected_loss, start), 1.0)
-    assert_close(Gamma().to_shape_rate(posterior), (DOUBLE + 7.5, DOUBLE + 9.25), rtol=1e-12, atol=1e-12)
-
-
-def test_independent_signs_in_one_step() -> None:
-    """ℓ(θ) = −⟨b, θ⟩ on {−1, +1}³: the posterior by enumeration."""
-    b = torch.tensor([0.4, -1.0, 2.0]).double()
-    corners = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0]).double()] * 3)
-    marginals = (corners > 0).double().mT @ torch.softmax(corners @ b, dim=0)
-    start = member(Bernoulli(), seed=4)
-    gradient = gradient_in_expectation(Bernoulli(), lambda mu: -(b * mu["linear"]).sum(), start)
-    posterior = Bernoulli().to_probability(one_step(Bernoulli(), start, gradient, 1.0))
-    assert_close(posterior, marginals, rtol=1e-12, atol=1e-12)
-
-
-# --- the rule itself ----------------------------------------------------------------------------------------------
+from expfam_members import DOUBLE, assert_same, every_family, member
+from learning_rule_problems import PRECISION, gamma_log_moments, one_step, regression
 
 
 @every_family
@@ -204,11 +87,9 @@ MIRROR_CASES: list[tuple[ExponentialFamily, int, Unconstrained, Callable[[D.Dist
         lambda q: {"linear": q.mean, "quadratic": torch.outer(q.mean, q.mean) + q.covariance_matrix},
     ),
     (
-        GaussianFixed(torch.tensor([[2.0, 0.5, 0.0], [0.5, 1.0, 0.1], [0.0, 0.1, 3.0]]).double()),
+        GaussianFixed(PRECISION),
         3,
-        lambda x: D.MultivariateNormal(
-            x, precision_matrix=torch.tensor([[2.0, 0.5, 0.0], [0.5, 1.0, 0.1], [0.0, 0.1, 3.0]]).double()
-        ),
+        lambda x: D.MultivariateNormal(x, precision_matrix=PRECISION),
         lambda q: {"linear": q.mean},
     ),
 ]
@@ -258,9 +139,9 @@ def mean_field_regression(x: Tensor, y: Tensor) -> Callable[[dict[str, Expectati
     return expected_loss
 
 
-def test_a_tree_of_two_families_is_damped_variational_message_passing(regression: tuple[Tensor, Tensor]) -> None:
+def test_a_tree_of_two_families_is_damped_variational_message_passing() -> None:
     """Sec. 5.3, both nodes at once with ρ = 0.6, against the conjugate updates written in NumPy."""
-    x, y = regression
+    x, y = regression()
     families = {"weights": GaussianFull(), "noise": Gamma()}
     naturals = {name: member(family, seed=10) for name, family in families.items()}
     X, Y, damp = x.numpy(), y.numpy(), 0.6
@@ -281,8 +162,7 @@ def test_a_tree_of_two_families_is_damped_variational_message_passing(regression
 
 
 def test_each_member_of_a_batch_takes_its_own_step() -> None:
-    family, noise = GaussianFull(), FromGenerator(torch.Generator().manual_seed(11))
-    batch = family.random_natural(noise, DOUBLE, (4,), dim=2)
+    family, batch = GaussianFull(), member(GaussianFull(), seed=11, batch=(4,), dim=2)
 
     def expected_loss(mu: Expectation) -> Tensor:
         return (mu["linear"].square().sum(-1) + mu["quadratic"].square().sum((-2, -1))).sin()
@@ -317,70 +197,3 @@ def test_errors_name_the_argument() -> None:
         learning_rule.step({"q": Gamma()}, {"q": natural}, {"r": natural}, 0.5)
     with pytest.raises(TypeError):
         one_step(Gamma(), natural, Gamma().to_expectation(natural), 0.5)
-
-
-# --- classical algorithms by the delta method ---------------------------------------------------------------------
-
-
-def logistic_loss(x: Tensor, labels: Tensor) -> Callable[[Tensor], Tensor]:
-    return lambda theta: torch.nn.functional.softplus(-labels * (x @ theta)).sum() + 0.5 * theta.square().sum()
-
-
-def second_order_delta(loss: Callable[[Tensor], Tensor], at: Tensor) -> Callable[[Expectation], Tensor]:
-    """E_q[ℓ] ≈ ℓ(m) + ½ tr(∇²ℓ(m_t) Σ): gradient and Hessian at the mean (Eqs. 13, 65 and 66)."""
-    hessian = torch.autograd.functional.hessian(loss, at)
-
-    def expected_loss(mu: Expectation) -> Tensor:
-        covariance = mu["quadratic"] - torch.outer(mu["linear"], mu["linear"])
-        return loss(mu["linear"]) + 0.5 * torch.trace(hessian @ covariance)
-
-    return expected_loss
-
-
-def test_newtons_method_on_a_quadratic() -> None:
-    matrix, vector = torch.tensor([[3.0, 1.0], [1.0, 2.0]]).double(), torch.tensor([1.0, -4.0]).double()
-    family = GaussianFull()
-    q = family.from_mean_precision(torch.tensor([5.0, 5.0]).double(), torch.eye(2).double())
-
-    def loss(theta: Tensor) -> Tensor:
-        return 0.5 * theta @ matrix @ theta - vector @ theta
-
-    for _ in range(2):
-        expected_loss = second_order_delta(loss, family.to_mean_precision(q)[0])
-        q = one_step(family, q, gradient_in_expectation(family, expected_loss, q), 1.0)
-        assert_close(family.to_mean_precision(q), (torch.linalg.solve(matrix, vector), matrix), rtol=1e-12, atol=1e-12)
-
-
-def test_newtons_method_on_logistic_regression(regression: tuple[Tensor, Tensor]) -> None:
-    """Eq. 8 with ρ = 1: every iterate, against derivatives written in NumPy."""
-    x, labels = regression[0], regression[1].sign()
-    loss, family, X, Y = logistic_loss(x, labels), GaussianFull(), x.numpy(), labels.numpy()
-    q = family.from_mean_precision(torch.zeros(3).double(), torch.eye(3).double())
-    theta = np.zeros(3)
-    for _ in range(6):
-        expected_loss = second_order_delta(loss, family.to_mean_precision(q)[0])
-        q = one_step(family, q, gradient_in_expectation(family, expected_loss, q), 1.0)
-        probability = 1 / (1 + np.exp(Y * (X @ theta)))
-        hessian = X.T @ ((probability * (1 - probability))[:, None] * X) + np.eye(3)
-        theta = theta - np.linalg.solve(hessian, -X.T @ (Y * probability) + theta)
-        got = family.to_mean_precision(q)
-        assert_close(got, (torch.as_tensor(theta), torch.as_tensor(hessian)), rtol=1e-10, atol=1e-10)
-
-
-def test_gradient_descent(regression: tuple[Tensor, Tensor]) -> None:
-    """Eq. 7 and Eq. 35: with S = I the iterates are those of torch.optim.SGD, otherwise preconditioned by S⁻¹."""
-    loss = logistic_loss(regression[0], regression[1].sign())
-    theta = torch.ones(3, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.SGD([theta], lr=0.05)
-    precision = torch.tensor([[2.0, 0.5, 0.0], [0.5, 1.0, 0.1], [0.0, 0.1, 3.0]]).double()
-    plain, scaled = GaussianFixed(torch.eye(3).double()), GaussianFixed(precision)
-    q, r, mean = plain.from_mean(theta.detach()), scaled.from_mean(theta.detach()), theta.detach().clone()
-    for _ in range(10):
-        q = one_step(plain, q, gradient_in_expectation(plain, lambda mu: loss(mu["linear"]), q), 0.05)
-        r = one_step(scaled, r, gradient_in_expectation(scaled, lambda mu: loss(mu["linear"]), r), 0.05)
-        optimizer.zero_grad()
-        loss(theta).backward()
-        optimizer.step()
-        mean = mean - 0.05 * torch.linalg.inv(precision) @ torch.func.grad(loss)(mean)
-        assert_close(plain.to_mean(q), theta.detach(), rtol=1e-12, atol=1e-12)
-        assert_close(scaled.to_mean(r), mean, rtol=1e-12, atol=1e-12)

@@ -42,11 +42,15 @@ class Case:
         return self.law(self.outputs.numpy())
 
 
+def gaussian(std: float, *, learn: bool = False) -> br.Gaussian:
+    return br.Gaussian(torch.tensor(std, dtype=torch.float64), learn=learn)
+
+
 def learned_gaussian() -> br.Gaussian:
-    likelihood = br.Gaussian(1.0, learn=True)
+    likelihood = gaussian(1.0, learn=True)
     with torch.no_grad():
         likelihood.log_noise_std.fill_(math.log(0.4))
-    return likelihood.requires_grad_(False).double()
+    return likelihood.requires_grad_(False)
 
 
 def updated_gamma_noise() -> GaussianGammaNoise:
@@ -74,7 +78,7 @@ def cases() -> dict[str, Case]:
     gamma_std = math.sqrt((6 + 1.5) / (6 + 10))
     t = StudentT(torch.tensor(3.0, dtype=torch.float64), torch.tensor(2.0, dtype=torch.float64))
     return {
-        "gaussian": Case(br.Gaussian(0.3).double(), outputs_of(2), numbers, lambda f: stats.norm(f, 0.3)),
+        "gaussian": Case(gaussian(0.3), outputs_of(2), numbers, lambda f: stats.norm(f, 0.3)),
         "gaussian per output": Case(br.Gaussian(stds), outputs_of(2), numbers, lambda f: stats.norm(f, stds.numpy())),
         "gaussian learned": Case(learned_gaussian(), outputs_of(2), numbers, lambda f: stats.norm(f, 0.4)),
         "gamma noise": Case(noise, outputs_of(2), numbers, lambda f: stats.norm(f, gamma_std)),
@@ -121,7 +125,7 @@ def test_log_prob_averages_densities(case: Case) -> None:
 def test_log_prob_of_sure_draws_does_not_underflow() -> None:
     outputs = torch.tensor([[[1000.0]], [[-1000.0]]], dtype=torch.float64)
     close(br.Predictive(outputs, br.Bernoulli()).log_prob(torch.ones(1, 1)), [math.log(0.5)])
-    far = br.Predictive(outputs, br.Gaussian(0.1).double()).log_prob(torch.zeros(1, 1))
+    far = br.Predictive(outputs, gaussian(0.1)).log_prob(torch.zeros(1, 1))
     close(far, stats.norm(0, 0.1).logpdf([1000.0]))
 
 
@@ -197,23 +201,26 @@ def test_sure_draws_that_disagree_have_nothing_else() -> None:
 @pytest.mark.parametrize("name", GAUSSIAN)
 def test_gaussian_quantiles_are_those_of_the_mixture(name: str) -> None:
     case = CASES[name]
-    law = case.frozen
-    levels = torch.tensor(LEVELS, dtype=torch.float64)
-    got = case.predictive.quantile(levels)
+    got = case.predictive.quantile(torch.tensor(LEVELS, dtype=torch.float64))
+    means, stds = (np.broadcast_to(each, (DRAWS, EXAMPLES, 2)) for each in (case.frozen.mean(), case.frozen.std()))
     for i, level in enumerate(LEVELS):
-        own = law.ppf(level)  # the mixture's quantile lies between those of its components
-        for place in np.ndindex(own.shape[1:]):
-            cdf = lambda y, place=place, level=level: law.cdf(y)[(slice(None), *place)].mean() - level
-            low, high = own[(slice(None), *place)].min() - 1, own[(slice(None), *place)].max() + 1
-            root = optimize.brentq(cdf, low, high, xtol=1e-13, rtol=1e-14)
+        for place in np.ndindex(EXAMPLES, 2):
+            components = stats.norm(means[:, *place], stds[:, *place])
+
+            def excess(y: float, components: Any = components, level: float = level) -> float:
+                return components.cdf(y).mean() - level
+
+            own = components.ppf(level)  # the mixture's quantile lies between those of its components
+            root = optimize.brentq(excess, own.min() - 1, own.max() + 1, xtol=1e-13, rtol=1e-14)
             # Between far components the distribution function is flat: there its value is compared, not its argument.
-            assert abs(cdf(got[(i, *place)].item())) < 1e-14 or got[(i, *place)].item() == pytest.approx(root, rel=1e-9)
+            found = got[i, *place].item()
+            assert abs(excess(found)) < 1e-14 or found == pytest.approx(root, rel=1e-9)
     close(case.predictive.quantile(0.05), got[1].numpy())
 
 
 def test_the_quantile_of_far_components_lies_in_the_right_one() -> None:
     outputs = torch.tensor([-1e6, 0.0, 1e6], dtype=torch.float64).reshape(3, 1, 1)
-    p = br.Predictive(outputs, br.Gaussian(0.5).double())
+    p = br.Predictive(outputs, gaussian(0.5))
     close(p.quantile(0.5), [[0.0]], 1e-9)
     close(p.quantile(1 / 6), [[-1e6]], 1e-9)
     close(p.quantile(5 / 6), [[1e6]], 1e-9)
@@ -222,7 +229,7 @@ def test_the_quantile_of_far_components_lies_in_the_right_one() -> None:
 
 
 def test_one_draw_has_the_quantiles_of_its_normal() -> None:
-    p = br.Predictive(outputs_of(2)[:1], br.Gaussian(0.3).double())
+    p = br.Predictive(outputs_of(2)[:1], gaussian(0.3))
     close(p.quantile(0.975), stats.norm(outputs_of(2)[0].numpy(), 0.3).ppf(0.975), 1e-10)
 
 
@@ -263,7 +270,7 @@ def test_samples_leave_the_global_generator_alone() -> None:
 
 def test_each_sample_follows_its_own_draw() -> None:
     outputs = outputs_of(2)
-    sharp = br.Predictive(outputs, br.Gaussian(1e-9).double()).samples()
+    sharp = br.Predictive(outputs, gaussian(1e-9)).samples()
     close(sharp, outputs.numpy(), 1e-7)
     sure = br.Predictive(1e3 * outputs, br.Categorical()).samples()
     assert torch.equal(sure, outputs.argmax(-1))
@@ -272,7 +279,7 @@ def test_each_sample_follows_its_own_draw() -> None:
 def test_samples_have_the_moments_of_the_mixture() -> None:
     generator = torch.Generator().manual_seed(3)
     outputs = torch.randn(20_000, 2, 1, generator=generator, dtype=torch.float64)
-    p = br.Predictive(outputs, br.Gaussian(0.7).double())
+    p = br.Predictive(outputs, gaussian(0.7))
     samples, tests = p.samples(), 4
     z = stats.norm.isf(FAILURE_RATE / tests / 2)
     noise = (samples - outputs) / 0.7  # given the draws, independent standard normals
@@ -285,7 +292,7 @@ def test_samples_have_the_moments_of_the_mixture() -> None:
 def test_further_dimensions_are_examples() -> None:
     outputs = torch.randn(DRAWS, 3, 4, 2, dtype=torch.float64)
     flat = outputs.reshape(DRAWS, 12, 2)
-    regression = [br.Predictive(each, br.Gaussian(0.3).double()) for each in (outputs, flat)]
+    regression = [br.Predictive(each, gaussian(0.3)) for each in (outputs, flat)]
     levels = torch.tensor([0.1, 0.9], dtype=torch.float64)
     for name in ("mean", "std", "epistemic_std", "aleatoric_std"):
         got, expected = (getattr(p, name) for p in regression)

@@ -70,7 +70,7 @@ class Attention(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A decoder layer whose memory is a point."""
+    """A decoder layer and what it attends to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,27 +100,12 @@ class Tied(nn.Module):
 class TiedByFunction(nn.Module):
     """An embedding whose weight is handed to a function, not to a layer."""
 
-    def __init__(self, *, traceable: bool = True) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.emb, self.traceable = nn.Embedding(6, 3), traceable
+        self.emb = nn.Embedding(6, 3)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        if not self.traceable and int(tokens.sum()) < 0:
-            return tokens
         return F.linear(torch.tanh(self.emb(tokens)), self.emb.weight)
-
-
-class CalledTwice(nn.Module):
-    """Exactly zero at every draw of the weights."""
-
-    def __init__(self, *, traceable: bool = True) -> None:
-        super().__init__()
-        self.fc, self.traceable = nn.Linear(40, 3), traceable
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.traceable and float(x.sum()) > 1e9:
-            return x
-        return self.fc(x) - self.fc(x)
 
 
 class TwoNames(nn.Module):
@@ -189,13 +174,13 @@ def resnet18(width: int = 2) -> nn.Module:
     return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8 * width, 5))
 
 
-def bagged() -> nn.Module:
-    """An EmbeddingBag, which stays as it is, before a layer."""
-    return nn.Sequential(nn.EmbeddingBag(6, 4), nn.Linear(4, 2))
+def _encoder_layer() -> nn.Module:
+    return nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
 
 
-_encoder_layer = lambda: nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)  # noqa: E731
-_tokens = lambda: torch.tensor([[1, 5, 0], [2, 2, 4]])  # noqa: E731
+def _tokens() -> Tensor:
+    return torch.tensor([[1, 5, 0], [2, 2, 4]])
+
 
 _RECIPES: dict[str, Callable[[], Network]] = {
     "bare-linear": lambda: Network(nn.Linear(4, 3), (torch.randn(5, 4),)),
@@ -204,7 +189,9 @@ _RECIPES: dict[str, Callable[[], Network]] = {
     "lstm": lambda: Network(
         Recurrent(nn.LSTM(3, 4, 2, bidirectional=True, batch_first=True)), (torch.randn(2, 5, 3),)
     ),
-    "lstm-projected": lambda: Network(Recurrent(nn.LSTM(3, 4, 2, bidirectional=True, proj_size=2)), (torch.randn(5, 2, 3),)),
+    "lstm-projected": lambda: Network(
+        Recurrent(nn.LSTM(3, 4, 2, bidirectional=True, proj_size=2)), (torch.randn(5, 2, 3),)
+    ),
     "gru": lambda: Network(Recurrent(nn.GRU(3, 4, 2)), (torch.randn(5, 2, 3),)),
     "rnn": lambda: Network(Recurrent(nn.RNN(3, 4, bias=False)), (torch.randn(5, 2, 3),)),
     "lstm-cells": lambda: Network(CellLoop(nn.LSTMCell(3, 4)), (torch.randn(2, 5, 3),)),
@@ -232,7 +219,7 @@ _RECIPES: dict[str, Callable[[], Network]] = {
         nn.ConvTranspose2d(4, 6, 3, stride=2, output_padding=1, groups=2), (torch.randn(2, 4, 3, 3),)
     ),
     "embedding": lambda: Network(nn.Sequential(nn.Embedding(6, 4, padding_idx=0), nn.Linear(4, 2)), (_tokens(),)),
-    "embedding-bag": lambda: Network(bagged(), (_tokens(),)),
+    "embedding-bag": lambda: Network(nn.Sequential(nn.EmbeddingBag(6, 4), nn.Linear(4, 2)), (_tokens(),)),
     "tied": lambda: Network(Tied(), (_tokens(),)),
     "tied-output-first": lambda: Network(Tied(output_first=True, bias=True), (_tokens(),)),
     "tied-by-function": lambda: Network(TiedByFunction(), (_tokens(),)),
@@ -251,9 +238,9 @@ def network(name: str) -> Network:
         made = _RECIPES[name]()
         for parameter in made.module.parameters():  # zero biases and padding rows would hide mistakes
             nn.init.normal_(parameter, std=0.5)
-    args, kwargs = tree_map(_double, (made.args, made.kwargs))
-    return Network(made.module.double().eval(), args, kwargs)
+    return Network(made.module.double().eval(), *to_dtype((made.args, made.kwargs), torch.float64))
 
 
-def _double(leaf: Any) -> Any:
-    return leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+def to_dtype(inputs: Any, dtype: torch.dtype) -> Any:
+    """The same inputs, their floating-point tensors in another precision."""
+    return tree_map(lambda leaf: leaf.to(dtype) if floats(leaf) else leaf, inputs)

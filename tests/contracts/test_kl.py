@@ -11,8 +11,8 @@ import torch
 from dense_oracle import dense
 from examples import GAUSSIANS, Example, exported, families, family_example, noise
 from hypothesis import strategies as st
+from prior_examples import EXACT, PRIORS, PriorExample, every_prior
 from scipy import optimize
-from test_priors import EXACT, PRIORS, PriorExample
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
@@ -44,8 +44,6 @@ from bayesrule.priors import (
 
 BOUNDS = [example for example in GAUSSIANS if not example.operator.exact_logdet]
 RANDOM_FAMILIES = [family for family in families() if not isinstance(family, Point)]
-
-every_prior = pytest.mark.parametrize("prior", PRIORS, ids=str)
 
 
 def dense_kl(posterior: Posterior, prior: DiagonalNormal) -> float:

@@ -45,9 +45,9 @@ class Home(nn.Module):
         return self.posterior.name
 
     @property
-    def mean(self) -> nn.Parameter:
+    def mean(self) -> Tensor:
         """The trainable mean: in its parameter's own layout, or that of the group's event."""
-        return cast(nn.Parameter, self.posterior.mean)
+        return cast(Tensor, self.posterior.mean)
 
     def forward(self) -> Posterior:
         """The posterior value."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
@@ -34,15 +33,22 @@ class BayesianLayer(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """One root call if none is under way; a draw of the output."""
-        with self.draws.root(), self.draws.at_mean() if isinstance(self.estimator, Mean) else nullcontext():
+        with self.draws.root():
+            if isinstance(self.estimator, Mean):
+                with self.draws.at_mean():
+                    return self._own_forward(*args, **kwargs)
             estimator = self._chosen(args, kwargs)
             if estimator is not None and self.contraction is not None:
                 return self._estimate(estimator, self.contraction, *args)
-            output = super().forward(*args, **kwargs)
-            if self.contraction is not None and self.contraction.picks_rows:
-                x = args[0] if args else kwargs["input"]
-                output = self.contraction.settle(x, output, self._home("weight")().mean)
-            return output
+            return self._own_forward(*args, **kwargs)
+
+    def _own_forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The plain module's forward, at this pass's weights."""
+        output = super().forward(*args, **kwargs)
+        if self.contraction is not None and self.contraction.picks_rows:
+            x = args[0] if args else kwargs["input"]
+            output = self.contraction.settle(x, output, self._home("weight")().mean)
+        return output
 
     def _chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Estimator | None:
         """The estimator for this call; None where the module's own forward, at this pass's draw, is to run."""
@@ -167,20 +173,21 @@ def make_bayesian(
         module._init_flat_weights()
 
 
-def make_plain(module: BayesianLayer, parameters: dict[str, nn.Parameter]) -> None:
+def make_plain(module: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
     """The inverse of `make_bayesian`, at the posterior mean. Changes the module: callers own it.
 
     Args:
         module: The layer.
         parameters: Means already given to other layers, by their name in the model; tied layers share them.
     """
-    for full in set(module.qualified.values()) - set(parameters):
-        name = next(name for name, other in module.qualified.items() if other == full)
-        home = module._home(name)
+    layer = cast(BayesianLayer, module)
+    for full in set(layer.qualified.values()) - set(parameters):
+        name = next(name for name, other in layer.qualified.items() if other == full)
+        home = layer._home(name)
         mean = home().split(home().mean)[full].detach().clone(memory_format=torch.contiguous_format)
         parameters[full] = nn.Parameter(mean, requires_grad=home.mean.requires_grad)
-    order, means = module.order, {name: parameters[full] for name, full in module.qualified.items()}
-    module.__class__ = module._plain_class  # type: ignore[assignment]
+    order, means = layer.order, {name: parameters[full] for name, full in layer.qualified.items()}
+    module.__class__ = layer._plain_class
     for attribute in ("homes", "draws", "qualified", "estimator", "contraction", "order"):
         delattr(module, attribute)
     for name, mean in means.items():

@@ -2,7 +2,7 @@
 
 from bayesrule.posteriors.bernoulli import BernoulliPosterior
 from bayesrule.posteriors.block_tridiagonal import BlockTridiagonalCovariance
-from bayesrule.posteriors.clipped_low_rank import ClippedLowRankCovariance
+from bayesrule.posteriors.clipped_low_rank import ClippedLowRank, ClippedLowRankCovariance
 from bayesrule.posteriors.covariance import CovarianceOperator
 from bayesrule.posteriors.diagonal import Diagonal, DiagonalCovariance
 from bayesrule.posteriors.eigen_kronecker import EigenKroneckerCovariance
@@ -27,6 +27,7 @@ from bayesrule.posteriors.variational import Variational
 __all__ = [
     "BernoulliPosterior",
     "BlockTridiagonalCovariance",
+    "ClippedLowRank",
     "ClippedLowRankCovariance",
     "CovarianceOperator",
     "Diagonal",

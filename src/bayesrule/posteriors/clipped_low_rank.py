@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bayesrule.errors import InvalidArgument
+from bayesrule.posteriors.family import Family, check_positive
+from bayesrule.posteriors.gaussian import GaussianPosterior
 from bayesrule.posteriors.independent import IndependentCovariance
+from bayesrule.posteriors.ktied import KTied
+from bayesrule.posteriors.parts import Part
 
 
 @dataclass(frozen=True)
@@ -47,9 +52,14 @@ class ClippedLowRankCovariance(IndependentCovariance):
         return torch.Size((*self.fan_in_factor.shape[:-1], self.fan_out_factor.shape[-2]))
 
     @property
+    def unclipped(self) -> Tensor:
+        """``L Rᵀ``, of any sign."""
+        return self.fan_in_factor @ self.fan_out_factor.mT
+
+    @property
     def std(self) -> Tensor:  # type: ignore[override]
         """``max(L Rᵀ, floor)``."""
-        return (self.fan_in_factor @ self.fan_out_factor.mT).clamp_min(self.floor)
+        return self.unclipped.clamp_min(self.floor)
 
     def select_rows(self, index: Tensor) -> ClippedLowRankCovariance:
         """Those rows of the fan-in factor."""
@@ -58,4 +68,44 @@ class ClippedLowRankCovariance(IndependentCovariance):
     @property
     def clipped(self) -> Tensor:
         """How many entries the floor touches."""
-        return (self.fan_in_factor @ self.fan_out_factor.mT < self.floor).sum((-2, -1))
+        return (self.unclipped < self.floor).sum((-2, -1))
+
+
+@dataclass(frozen=True)
+class ClippedLowRank(Family):
+    """Normal whose standard deviations are ``max(L Rᵀ, floor)``; the factors are free, of either sign.
+
+    The family of a compressed model. To train low-rank standard deviations from scratch, use `KTied`, whose positive
+    factors need no floor.
+
+    Attributes:
+        rank: k.
+        floor: The smallest standard deviation an entry can have.
+        init_std: Mean of the standard deviations at the start.
+        init_spread: Standard deviation of the factors' logarithms at the start, where all are positive.
+    """
+
+    rank: int = 2
+    floor: float = 1e-6
+    init_std: float = 0.01
+    init_spread: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_positive("floor", self.floor)
+        self._positive_start()  # refuses the rest
+
+    def init(self, mean: Tensor, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """The factors that k-tied starts from."""
+        start = self._positive_start().init(mean, generator=generator)
+        factors = {key.replace("_log_", "_"): value.exp() for key, value in start.items() if key != "mean"}
+        return {"mean": mean, **factors}
+
+    def build(
+        self, parameters: Mapping[str, Tensor], *, event_dim: int = 2, parts: tuple[Part, ...] = ()
+    ) -> GaussianPosterior:
+        """``N(mean, diag(max(L Rᵀ, floor)²))``."""
+        factors = parameters["fan_in_factor"], parameters["fan_out_factor"]
+        return GaussianPosterior(parameters["mean"], ClippedLowRankCovariance(*factors, self.floor), parts)
+
+    def _positive_start(self) -> KTied:
+        return KTied(self.rank, self.init_std, self.init_spread)
