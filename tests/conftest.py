@@ -10,7 +10,7 @@ import pytest
 # Installed here, at import, because the hook only reaches modules imported after it: a conftest named by `testpaths` is
 # loaded before anything is collected, in the main process and in every xdist worker alike.
 if os.environ.get("BAYESRULE_SHAPE_CHECKS", "1") != "0":
-    jaxtyping.install_import_hook("bayesrule", "beartype.beartype")
+    jaxtyping.install_import_hook("bayesrule", "shape_checks.checked")
 
 import hypothesis
 import torch

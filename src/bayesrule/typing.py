@@ -53,3 +53,25 @@ class Drawable(Protocol):
 
     def train(self, mode: bool = True) -> Any:
         """Switch between training and evaluation."""
+
+
+@runtime_checkable
+class Recastable(Protocol):
+    """A model whose posteriors can be replaced by others around the same means: a converted network."""
+
+    conversion: Any
+    compression: Any
+
+    def posteriors(self) -> dict[str, Any]:
+        """Posterior values by group name."""
+
+    def kls(self) -> dict[str, Tensor]:
+        """The KL of every posterior, by group name."""
+
+    def layers(self) -> dict[str, str]:
+        """By group name, the layer that gave the group its family."""
+
+    def recast(
+        self, families: Mapping[str, Any], parameters: Mapping[str, Mapping[str, Tensor]], notes: Mapping[str, str]
+    ) -> Any:
+        """A copy with new families (by layer), whose parameters besides the mean are given by group, and notes."""

@@ -1,4 +1,4 @@
-"""A script: a compiled step gives the plain step's gradients. In a process of its own, since shape checks break graphs."""
+"""A script: a compiled step has the plain step's gradients. It runs alone, as the tests' shape checks break graphs."""
 
 from __future__ import annotations
 

@@ -58,6 +58,10 @@ class Regions(nn.Module):
         return self.region(self._decode, self.twice(state) + self.emb(tokens[:, 0]))
 
 
+def structure(option: object) -> str:
+    return type(option).__name__
+
+
 def _plainly(function: Callable[..., Tensor], *args: Tensor) -> Tensor:
     return function(*args)
 
@@ -86,10 +90,10 @@ def converted(estimator: Estimator, family: Family | None = None, *, traced: boo
     return br.bayesianize(Regions().double(), family, estimator=estimator, example=TOKENS if traced else None)
 
 
-def step(bnn: BayesianModule, call: Callable[[BayesianModule, Tensor], Tensor], passes: int) -> list[Tensor]:
-    """The gradients of several passes, all before one backward pass."""
+def step(bnn: BayesianModule, call: Callable[[BayesianModule, Tensor], Tensor]) -> list[Tensor]:
+    """The gradients of two passes, both before one backward pass."""
     torch.manual_seed(3)
-    sum(call(bnn, TOKENS).square().sum() for _ in range(passes)).backward()
+    sum(call(bnn, TOKENS).square().sum() for _ in range(2)).backward()
     found = gradients(bnn)
     bnn.zero_grad()
     return found
@@ -106,26 +110,24 @@ def assert_close(got: list[Tensor], want: list[Tensor]) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("passes", [1, 2])
-@pytest.mark.parametrize("estimator", [br.LocalReparam(), br.WeightSample()], ids=lambda e: type(e).__name__)
-@pytest.mark.parametrize("traced", [True, False])
-def test_activation_checkpointing_recomputes_the_same_noise(
-    way: str, passes: int, estimator: Estimator, traced: bool
-) -> None:
+@pytest.mark.parametrize(
+    ("estimator", "traced"), [(br.LocalReparam(), True), (br.WeightSample(), False)], ids=structure
+)
+def test_activation_checkpointing_recomputes_the_same_noise(way: str, estimator: Estimator, traced: bool) -> None:
     bnn = converted(estimator, traced=traced)
-    want = step(bnn, lambda bnn, tokens: bnn(tokens), passes)
+    want = step(bnn, lambda bnn, tokens: bnn(tokens))
     assert len(want) == len(list(bnn.parameters()))
     bnn.module.region, call = WAYS[way]
-    assert_close(step(bnn, call, passes), want)
+    assert_close(step(bnn, call), want)
 
 
-@pytest.mark.parametrize("family", [br.KTied(2, init_std=0.3), br.MatrixNormal(init_std=0.3)], ids=lambda f: type(f).__name__)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", [br.KTied(2, 0.3), br.MatrixNormal(0.3)], ids=structure)
+@pytest.mark.parametrize("way", ["regions", "regions-reentrant"])
 def test_activation_checkpointing_of_structured_posteriors(way: str, family: Family) -> None:
     bnn = converted(br.Auto(), family)
-    want = step(bnn, lambda bnn, tokens: bnn(tokens), 1)
+    want = step(bnn, lambda bnn, tokens: bnn(tokens))
     bnn.module.region, call = WAYS[way]
-    assert_close(step(bnn, call, 1), want)
+    assert_close(step(bnn, call), want)
 
 
 def test_a_checkpointed_layer_alone_recomputes_the_same_noise() -> None:
@@ -196,7 +198,7 @@ def test_functional_call_takes_other_parameters() -> None:
         torch.testing.assert_close(got, bnn(*network.args), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", ["mlp", "tied", "two-names", "conv2d", "encoder-layer"])
+@pytest.mark.parametrize("name", ["mlp", "tied", "two-names", "conv2d"])
 def test_vmap_with_different_randomness_draws_for_each(name: str) -> None:
     """Every one of the mapped passes has its own weights, shared by all uses in it."""
     network = networks.network(name)
@@ -217,21 +219,40 @@ def test_vmap_with_different_randomness_draws_for_each(name: str) -> None:
     assert not torch.equal(mapped[0], mapped[1])
 
 
-@pytest.mark.parametrize("family", [br.Diagonal(init_std=1e-4), br.KTied(2, init_std=1e-4)], ids=lambda f: type(f).__name__)
+@pytest.mark.parametrize("family", [br.Diagonal(1e-4), br.KTied(2, 1e-4), br.MatrixNormal(1e-4)], ids=structure)
 def test_half_precision_autocast_keeps_small_variances(family: Family) -> None:
     """Draws and KL are computed in the posterior's own precision; only the layer's product is in half."""
     bnn = br.bayesianize(nn.Linear(30, 20), family, estimator=br.WeightSample(), bias="point")
-    want, draw = br.kl(bnn), lambda: torch.stack([bnn.module.weight for _ in range(500)])
     torch.manual_seed(0)
-    plain = draw()
+    want, drawn = br.kl(bnn), bnn.module.weight
     torch.manual_seed(0)
     with torch.autocast("cpu", dtype=torch.float16):
         assert br.kl(bnn) == want
-        assert torch.equal(draw(), plain)
-        output = bnn(torch.randn(4, 30))
-    assert output.dtype == torch.float16
-    (torch.cuda.amp.GradScaler if False else torch.amp.GradScaler)("cpu", enabled=True).scale(output.float().sum()).backward()
-    assert all(parameter.grad.isfinite().all() for parameter in bnn.parameters())
+        assert torch.equal(bnn.module.weight, drawn)
+        assert bnn(torch.randn(4, 30)).dtype == torch.float16
+
+
+def test_scaled_gradients_are_those_of_the_plain_step() -> None:
+    bnn = br.bayesianize(nn.Sequential(nn.Linear(30, 20), nn.Tanh(), nn.Linear(20, 1)), br.KTied(1))
+    x = torch.randn(8, 30)
+
+    def loss() -> Tensor:
+        torch.manual_seed(0)
+        return bnn(x).float().square().mean() + br.kl(bnn) / 1000
+
+    loss().backward()
+    want = gradients(bnn)
+    bnn.zero_grad()
+    scaler, optimizer = torch.amp.GradScaler("cpu", init_scale=64.0), torch.optim.SGD(bnn.parameters(), lr=0.1)
+    with torch.autocast("cpu", dtype=torch.float16):
+        scaled = loss()
+    scaler.scale(scaled).backward()
+    scaler.unscale_(optimizer)
+    for got, expected in zip(gradients(bnn), want, strict=True):
+        torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-4)
+    before = [parameter.clone() for parameter in bnn.parameters()]
+    scaler.step(optimizer)
+    assert all(not torch.equal(a, b) for a, b in zip(before, bnn.parameters(), strict=True))
 
 
 def run_compiled(backend: str, *names: str) -> str:
@@ -248,7 +269,7 @@ def test_compiled_steps_give_the_gradients_of_the_plain_step() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["conv2d", "embedding", "tied", "encoder-layer", "nested"])
+@pytest.mark.parametrize("name", ["conv2d", "tied", "encoder-layer", "nested"])
 def test_compiled_steps_of_other_networks(name: str) -> None:
     assert run_compiled("aot_eager", name) == f"{name}: 1 graph\n"
 

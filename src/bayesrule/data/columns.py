@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -13,13 +12,16 @@ from jaxtyping import Float
 from bayesrule.errors import InvalidArgument
 
 Kind = Literal["number", "text"]
-Cells = Float[np.ndarray, "rows"] | list[str]
+Cells = Float[np.ndarray, " rows"] | list[str]
 """One column: numbers with NaN for what is missing, or text with ``""`` for it."""
 
 MISSING = frozenset(
-    "|?|na|n/a|#n/a|#na|<na>|nan|-nan|null|none|nil|missing|#n/a n/a|1.#ind|-1.#ind|1.#qnan|-1.#qnan".split("|")
+    [
+        *("", "?", "na", "n/a", "#n/a", "#na", "#n/a n/a", "<na>", "nan", "-nan", "null", "none", "nil", "missing"),
+        *("1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"),
+    ]
 )
-"""The spellings of a missing value, in lower case and without the blanks around them; the first is the empty one."""
+"""The spellings of a missing value, in lower case and without the blanks around them."""
 
 LARGEST = 1e100
 """Beyond it a number is refused as infinities are: its square, which every spread needs, would soon overflow."""
@@ -34,7 +36,7 @@ def is_missing(cell: str) -> bool:
     return cell.strip().lower() in MISSING
 
 
-def as_numbers(cells: Cells) -> Float[np.ndarray, "rows"] | None:
+def as_numbers(cells: Cells) -> Float[np.ndarray, " rows"] | None:
     """The cells as numbers, NaN where one is missing; None if any of the others is not a number."""
     if isinstance(cells, np.ndarray):
         return cells
@@ -63,7 +65,7 @@ def format_number(value: float) -> str:
     return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
 
 
-def first_unusable(numbers: Float[np.ndarray, "rows"]) -> int | None:
+def first_unusable(numbers: Float[np.ndarray, " rows"]) -> int | None:
     """Where the first infinite (or too large) number lies, if anywhere."""
     found = np.flatnonzero(np.abs(numbers) > LARGEST)
     return int(found[0]) if found.size else None
@@ -86,7 +88,9 @@ def cells_of(series: pd.Series) -> Cells:
     if types.is_numeric_dtype(kind) and not types.is_bool_dtype(kind) and not types.is_complex_dtype(kind):
         return series.to_numpy(dtype=np.float64, na_value=np.nan)
     values, missing = series.tolist(), series.isna().tolist()
-    if kind == object and all(gone or _is_number(value) for value, gone in zip(values, missing, strict=True)):
+    if types.is_object_dtype(kind) and all(
+        gone or _is_number(value) for value, gone in zip(values, missing, strict=True)
+    ):
         pairs = zip(values, missing, strict=True)
         return np.array([np.nan if gone else float(value) for value, gone in pairs], dtype=np.float64)
     return ["" if gone else _text_of(value) for value, gone in zip(values, missing, strict=True)]
@@ -118,10 +122,3 @@ def refuse_repeated(names: Sequence[str], where: str) -> None:
             got=", ".join(map(repr, repeated[:5])),
             remedy="Rename or remove the repeated columns.",
         )
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A sentence that suggests the known name most like this one; empty if none is."""
-    by_lower = {candidate.lower(): candidate for candidate in known}
-    near = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
-    return f"Did you mean {by_lower[near[0]]!r}? " if near else ""

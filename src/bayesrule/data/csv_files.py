@@ -114,7 +114,7 @@ def _separator(path: Path) -> str:
 
     def columns(separator: str) -> int:
         counts = {len(row) for _, row in islice(_rows(path, separator), 2)}
-        return counts.pop() if len(counts) == 1 else 0
+        return max(counts) if len(counts) == 1 and counts != {1} else 0  # one cell: not the separator
 
     found = {}
     for separator in SEPARATORS:

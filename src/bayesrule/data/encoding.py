@@ -12,50 +12,13 @@ import pandas as pd
 from jaxtyping import Float32
 
 from bayesrule.data import config as saved
-from bayesrule.data.columns import BadTable, Cells, Kind, as_text, cells_of, named_columns, nearest
-from bayesrule.data.features import MOST_CATEGORIES, ColumnUse, NumberColumn, TextColumn, finite_numbers
+from bayesrule.data.columns import BadTable, Cells, Kind, as_text, cells_of, named_columns
+from bayesrule.data.encoding_report import EncodingReport
+from bayesrule.data.features import MOST_CATEGORIES, NumberColumn, TextColumn, finite_numbers
+from bayesrule.data.names import nearest
 
 FREE_TEXT_FROM = 20
 """A text column with more distinct values than this, most of them once, is free text or an identifier."""
-
-
-@dataclass(frozen=True)
-class EncodingReport:
-    """What was not as in training, by column; reports of pieces add up to that of the whole.
-
-    Attributes:
-        rows: How many were encoded.
-        imputed: Missing values that were filled in.
-        unseen: Categories without a feature of their own.
-        clipped: Numbers more than a million standard deviations from the training mean.
-        ignored: Columns that the encoder does not use.
-    """
-
-    rows: int = 0
-    imputed: Mapping[str, int] = field(default_factory=dict)
-    unseen: Mapping[str, int] = field(default_factory=dict)
-    clipped: Mapping[str, int] = field(default_factory=dict)
-    ignored: tuple[str, ...] = ()
-
-    def __add__(self, other: EncodingReport) -> EncodingReport:
-        counts = (
-            dict(Counter(mine) + Counter(theirs))
-            for mine, theirs in ((self.imputed, other.imputed), (self.unseen, other.unseen), (self.clipped, other.clipped))
-        )
-        return EncodingReport(self.rows + other.rows, *counts, tuple(dict.fromkeys(self.ignored + other.ignored)))
-
-    def lines(self) -> list[str]:
-        """One sentence for each thing worth saying."""
-        said = []
-        for counts, what in (
-            (self.imputed, "missing values, filled in"),
-            (self.unseen, "values of categories that training did not have or were rare there"),
-            (self.clipped, "values absurdly far from those of training, clipped"),
-        ):
-            said += [f"{name}: {count} of {self.rows} {what}." for name, count in counts.items()]
-        if self.ignored:
-            said.append(f"Ignored columns: {', '.join(self.ignored)}.")
-        return said
 
 
 class Encoded(NamedTuple):
@@ -120,8 +83,10 @@ class Encoder:
         uses = {column.name: column.encode(cells_of(frame[column.name]), rows) for column in self.columns}
         features = np.concatenate([use.values for use in uses.values()], axis=1).astype(np.float32)
         ignored = tuple(name for name in frame.columns if name not in uses and name not in self.dropped)
-        counts = (_counted(uses, what) for what in ("imputed", "unseen", "clipped"))
-        return Encoded(features, EncodingReport(len(frame), *counts, ignored))
+        imputed = _positive({name: use.imputed for name, use in uses.items()})
+        unseen = _positive({name: use.unseen for name, use in uses.items()})
+        clipped = _positive({name: use.clipped for name, use in uses.items()})
+        return Encoded(features, EncodingReport(len(frame), imputed, unseen, clipped, ignored))
 
     def _require(self, given: list[str]) -> None:
         lacking = [column.name for column in self.columns if column.name not in given]
@@ -143,7 +108,9 @@ class Encoder:
         dropped = saved.entry(config, "dropped")
         names = [column.name for column in columns]
         if not columns or len(set(names)) < len(names) or not isinstance(dropped, Mapping):
-            raise saved.BadConfig("The saved encoder is damaged", got="no columns, one of them twice, or no dropped ones")
+            raise saved.BadConfig(
+                "The saved encoder is damaged", got="no columns, one of them twice, or no dropped ones"
+            )
         return cls(columns, {str(name): saved.text(dropped, name) for name in dropped})
 
 
@@ -175,12 +142,14 @@ def _fit_text(name: str, cells: list[str]) -> TextColumn | str:
     if len(counts) > max(FREE_TEXT_FROM, present // 2) or (1 < len(counts) == present):
         if missing:
             return TextColumn(name, (), other=False, missing=True)
-        return f"nearly every value is different, as in an identifier or free text (such as {next(iter(counts))[:30]!r})"
+        return (
+            f"nearly every value is different, as in an identifier or free text (such as {next(iter(counts))[:30]!r})"
+        )
     return TextColumn.fit(name, cells)
 
 
-def _counted(uses: Mapping[str, ColumnUse], what: str) -> dict[str, int]:
-    return {name: count for name, use in uses.items() if (count := getattr(use, what))}
+def _positive(counts: Mapping[str, int]) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if count}
 
 
 def _column_from(config: object) -> NumberColumn | TextColumn:

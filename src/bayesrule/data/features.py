@@ -47,7 +47,7 @@ class NumberColumn:
     flag: bool
 
     @classmethod
-    def fit(cls, name: str, numbers: Float[np.ndarray, "rows"]) -> NumberColumn:
+    def fit(cls, name: str, numbers: Float[np.ndarray, " rows"]) -> NumberColumn:
         """From a training column with at least one number."""
         missing = np.isnan(numbers)
         median = float(np.median(numbers[~missing]))
@@ -145,7 +145,7 @@ class TextColumn:
         )
 
 
-def finite_numbers(name: str, cells: Cells, rows: list[object]) -> Float[np.ndarray, "rows"]:
+def finite_numbers(name: str, cells: Cells, rows: list[object]) -> Float[np.ndarray, " rows"]:
     """The cells of a column as numbers, NaN where missing; text and infinities are errors that name their row."""
     numbers = as_numbers(cells)
     place = first_text(as_text(cells)) if numbers is None else first_unusable(numbers)
@@ -158,12 +158,12 @@ def finite_numbers(name: str, cells: Cells, rows: list[object]) -> Float[np.ndar
     )
 
 
-def _indicators(places: Int[np.ndarray, "rows"], features: int) -> Float[np.ndarray, "rows features"]:
+def _indicators(places: Int[np.ndarray, " rows"], features: int) -> Float[np.ndarray, "rows features"]:
     """One row of zeros with a one at its place; a place past the end is none."""
     return (places[:, None] == np.arange(features)).astype(np.float64)
 
 
-def moments(numbers: Float[np.ndarray, "rows"]) -> tuple[float, float]:
+def moments(numbers: Float[np.ndarray, " rows"]) -> tuple[float, float]:
     """Mean and standard deviation (1 in place of 0), scaled so that no square under- or overflows."""
     mean = float(numbers.mean())
     scale = float(np.abs(numbers - mean).max())

@@ -27,15 +27,15 @@ class Split:
         singletons: How many classes have one example, which is in ``train`` and therefore never tested.
     """
 
-    train: Int64[np.ndarray, "train"]
-    valid: Int64[np.ndarray, "valid"]
-    test: Int64[np.ndarray, "test"]
+    train: Int64[np.ndarray, " train"]
+    valid: Int64[np.ndarray, " valid"]
+    test: Int64[np.ndarray, " test"]
     singletons: int = 0
 
 
 def split(
     n: int,
-    y: Shaped[np.ndarray, "n"],
+    y: Shaped[np.ndarray, " n"],
     task: str,
     seed: int,
     fractions: tuple[float, float, float] = (0.7, 0.15, 0.15),
@@ -43,7 +43,7 @@ def split(
     """Split ``n`` rows at random, stratified by class or by tenths of a number's range of ranks.
 
     Rows are ordered by stratum, and at random within one; the test rows are every so-many-th in that order, and the
-    validation rows every so-many-th of the rest. So each part has its share of each stratum to within one row or two. One
+    validation rows every so-many-th of the rest. So each part has its share of each stratum to within a row or two. One
     row of each class is set aside for training first: every class is trained on.
 
     Args:
@@ -67,24 +67,27 @@ def split(
             got=f"{n} rows, {n - free.size} of them to train each class on, {sizes[0]} to validate, {sizes[1]} to test",
             remedy="Give more rows, or larger fractions to the training part.",
         )
-    rest, test = _every_so_many(free, sizes[1])
-    _, valid = _every_so_many(rest, sizes[0])
+    offsets = torch.rand(2, generator=generator).tolist()
+    rest, test = _every_so_many(free, sizes[1], offsets[0])
+    _, valid = _every_so_many(rest, sizes[0], offsets[1])
     train = np.setdiff1d(np.arange(n), np.concatenate([valid, test]))
     return Split(train, np.sort(valid), np.sort(test), int((counts == 1).sum()) if task == "classification" else 0)
 
 
-def _every_so_many(rows: Int64[np.ndarray, "rows"], count: int) -> tuple[Int64[np.ndarray, "rest"], Int64[np.ndarray, "taken"]]:
-    """The rows without, and with, ``count`` of them at equal distances."""
-    taken = np.int64((np.arange(count) + 0.5) * rows.size / max(count, 1))
+def _every_so_many(
+    rows: Int64[np.ndarray, " rows"], count: int, offset: float
+) -> tuple[Int64[np.ndarray, " rest"], Int64[np.ndarray, " taken"]]:
+    """The rows without, and with, ``count`` of them at equal distances, the first within the first distance."""
+    taken = np.int64((np.arange(count) + offset) * rows.size / max(count, 1))
     return np.delete(rows, taken), rows[taken]
 
 
-def _tenths(y: Shaped[np.ndarray, "n"]) -> Int64[np.ndarray, "n"]:
+def _tenths(y: Shaped[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
     ranks = np.argsort(np.argsort(y, kind="stable"), kind="stable")
     return ranks * BINS // len(y)
 
 
-def _check(n: int, y: Shaped[np.ndarray, "n"], task: str, fractions: tuple[float, float, float]) -> None:
+def _check(n: int, y: Shaped[np.ndarray, " n"], task: str, fractions: tuple[float, float, float]) -> None:
     if y.shape != (n,):
         raise ShapeMismatch(f"There must be one target for each of the {n} rows", got=y.shape)
     if task not in ("classification", "regression"):

@@ -79,7 +79,9 @@ def _open(path: Path) -> CSVFile | ParquetTable:
             start = file.read(4)
         return _recognise(path, start)
     except OSError as error:
-        raise BadTable(f"{path} cannot be read", got=error.strerror or error, remedy="Check who may read it.") from error
+        raise BadTable(
+            f"{path} cannot be read", got=error.strerror or error, remedy="Check who may read it."
+        ) from error
 
 
 def _recognise(path: Path, start: bytes) -> CSVFile | ParquetTable:
@@ -90,15 +92,15 @@ def _recognise(path: Path, start: bytes) -> CSVFile | ParquetTable:
             raise BadTable(f"{path} is {description}", remedy="Save the table as CSV in UTF-8, or as parquet.")
     extension = path.suffix.lower()
     if extension not in EXTENSIONS:
-        raise BadTable(f"{path} has no known extension", got=extension or "none", remedy=f"Known: {', '.join(EXTENSIONS)}.")
+        raise BadTable(
+            f"{path} has no known extension", got=extension or "none", remedy=f"Known: {', '.join(EXTENSIONS)}."
+        )
     if start == MAGIC or extension in (".parquet", ".pq"):
         return ParquetTable.open(path)
     return CSVFile.open(path)
 
 
-def _survey(
-    source: CSVFile | ParquetTable, rows: int, kinds: Mapping[str, Kind], at_least: int
-) -> dict[str, Kind]:
+def _survey(source: CSVFile | ParquetTable, rows: int, kinds: Mapping[str, Kind], at_least: int) -> dict[str, Kind]:
     found: dict[str, Kind] = {name: "text" if kinds.get(name) == "text" else "number" for name in source.names}
     unusable: dict[str, tuple[int, float]] = {}
     count = 0
@@ -133,7 +135,9 @@ def _series(path: Path, chunk: Chunk, name: str, kind: Kind, index: pd.RangeInde
         return pd.Series([cell or None for cell in as_text(chunk.cells[name])], index, dtype="str")
     numbers = as_numbers(chunk.cells[name])
     if numbers is None or first_unusable(numbers) is not None:
-        raise BadTable(f"{path} changed while it was read", got=f"other values in column {name!r}", remedy="Read it again.")
+        raise BadTable(
+            f"{path} changed while it was read", got=f"other values in column {name!r}", remedy="Read it again."
+        )
     return pd.Series(np.ascontiguousarray(numbers), index)
 
 

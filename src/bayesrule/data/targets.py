@@ -11,8 +11,9 @@ import pandas as pd
 from jaxtyping import Float, Float32, Int64
 
 from bayesrule.data import config as saved
-from bayesrule.data.columns import BadTable, as_numbers, as_text, cells_of, named_columns, nearest
+from bayesrule.data.columns import BadTable, as_numbers, as_text, cells_of, named_columns
 from bayesrule.data.features import finite_numbers, moments
+from bayesrule.data.names import nearest
 
 Task = Literal["regression", "classification"]
 MOST_INTEGER_CLASSES = 20
@@ -99,7 +100,7 @@ class ClassTarget:
             labels = [labels[place] for place in np.argsort(numbers, kind="stable")]
         return cls(str(series.name), tuple(labels))
 
-    def encode(self, series: pd.Series) -> Int64[np.ndarray, "rows"]:
+    def encode(self, series: pd.Series) -> Int64[np.ndarray, " rows"]:
         """Each row's class as its place in ``classes``."""
         known = {label: place for place, label in enumerate(self.classes)}
         cells = as_text(cells_of(series))
@@ -112,7 +113,7 @@ class ClassTarget:
                 )
         return np.array([known[cell] for cell in cells], dtype=np.int64)
 
-    def decode(self, indices: Int64[np.ndarray, "rows"]) -> list[str]:
+    def decode(self, indices: Int64[np.ndarray, " rows"]) -> list[str]:
         """The names of classes by their places."""
         return [self.classes[index] for index in indices]
 
@@ -142,11 +143,11 @@ class NumberTarget:
             )
         return cls(str(series.name), *moments(numbers))
 
-    def encode(self, series: pd.Series) -> Float32[np.ndarray, "rows"]:
+    def encode(self, series: pd.Series) -> Float32[np.ndarray, " rows"]:
         """``(y − mean) / std``."""
         return ((_known_numbers(self.name, series) - self.mean) / self.std).astype(np.float32)
 
-    def decode(self, standardised: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    def decode(self, standardised: Float[np.ndarray, " ..."]) -> Float[np.ndarray, " ..."]:
         """``mean + std·z``, in double precision."""
         return self.mean + self.std * standardised.astype(np.float64)
 
@@ -171,7 +172,7 @@ def target_from_config(config: object) -> ClassTarget | NumberTarget:
     return ClassTarget(name, classes)
 
 
-def _known_numbers(name: str, series: pd.Series) -> Float[np.ndarray, "rows"]:
+def _known_numbers(name: str, series: pd.Series) -> Float[np.ndarray, " rows"]:
     numbers = finite_numbers(name, cells_of(series), series.index.tolist())
     missing = np.flatnonzero(np.isnan(numbers))
     if missing.size:

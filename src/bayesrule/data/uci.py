@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from bayesrule.data.files import DataFile, DataNotFound, locate, search_path
+from bayesrule.data.names import nearest
 from bayesrule.errors import InvalidArgument
 
 
@@ -31,7 +32,7 @@ class UCISet:
 
     name: str
     x: Float64[np.ndarray, "n d"]
-    y: Float64[np.ndarray, "n"]
+    y: Float64[np.ndarray, " n"]
     feature_names: tuple[str, ...]
     target_name: str
     train_index: Int64[np.ndarray, "splits train"]
@@ -43,7 +44,8 @@ class UCISet:
         faults = {
             "x and y are not finite numbers, one row each": self.x.shape[0] != n or not _finite(self.x, self.y),
             "the features are not named, each once": len(set(self.feature_names)) != self.x.shape[1],
-            "a split is not all rows, each once": splits == 0 or not np.array_equal(rows, np.tile(np.arange(n), (splits, 1))),
+            "a split is not all rows, each once": splits == 0
+            or not np.array_equal(rows, np.tile(np.arange(n), (splits, 1))),
         }
         for fault, found in faults.items():
             if found:
@@ -63,20 +65,14 @@ def uci(name: str, data: str | os.PathLike[str] | None = None) -> UCISet:
         path = locate(DataFile(f"uci/{name}.npz"), data)
     except DataNotFound as error:
         found = uci_names(data)
-        raise DataNotFound(error.what, got=error.got, remedy=f"{error.remedy} {_suggestion(name, found)}".strip()) from None
+        there = f" {nearest(name, found)}There are: {', '.join(found)}." if found else ""
+        raise DataNotFound(error.what, got=error.got, remedy=error.remedy + there) from None
     return _load(path, name)
 
 
 def uci_names(data: str | os.PathLike[str] | None = None) -> list[str]:
     """The sets that are there."""
     return sorted({path.stem for folder in search_path(data) for path in folder.glob("uci/*.npz")})
-
-
-def _suggestion(name: str, found: list[str]) -> str:
-    from difflib import get_close_matches
-
-    near = [f"Did you mean {match!r}?" for match in get_close_matches(name.lower(), found, n=1)]
-    return " ".join([*near, f"There are: {', '.join(found)}."]) if found else ""
 
 
 def _load(path: Path, name: str) -> UCISet:
@@ -101,5 +97,5 @@ def _load(path: Path, name: str) -> UCISet:
         ) from error
 
 
-def _finite(*arrays: Float64[np.ndarray, "..."]) -> bool:
+def _finite(*arrays: Float64[np.ndarray, " ..."]) -> bool:
     return all(bool(np.isfinite(array).all()) for array in arrays)

@@ -12,9 +12,10 @@ from torch.nn.modules.conv import _ConvNd
 from bayesrule.likelihoods import Likelihood
 from bayesrule.nn.conversion import Conversion
 from bayesrule.nn.draw_table import DrawTable
-from bayesrule.nn.home import Home, kl_of_homes
+from bayesrule.nn.home import Home, kl_of_homes, kls_of_homes
 from bayesrule.nn.layer import BayesianLayer, make_plain
-from bayesrule.posteriors import Posterior
+from bayesrule.nn.recast import layers_of_groups, recast_table, settle
+from bayesrule.posteriors import Family, Posterior
 from bayesrule.typing import Drawable
 
 
@@ -25,11 +26,13 @@ class BayesianModule(nn.Module):
         module: The converted network.
         likelihood: The likelihood given at conversion, if any.
         conversion: The table of what became Bayesian.
+        compression: The table of what `br.compress` did, where the model comes from it.
     """
 
     module: nn.Module
     likelihood: Likelihood | None
     conversion: Conversion
+    compression: Any = None
 
     def __init__(
         self, module: nn.Module, draws: DrawTable, conversion: Conversion, likelihood: Likelihood | None
@@ -65,6 +68,31 @@ class BayesianModule(nn.Module):
     def posteriors(self) -> dict[str, Posterior]:
         """Posterior values; a group of one parameter has that parameter's name."""
         return {name: home() for name, home in self.homes().items()}
+
+    def kls(self) -> dict[str, Tensor]:
+        """The KL of every posterior, by the group's name."""
+        return kls_of_homes(self.homes().values())
+
+    def layers(self) -> dict[str, str]:
+        """By group name, the converted layer that gave the group its family."""
+        return layers_of_groups(self.module, self.conversion.recipe)
+
+    def recast(
+        self, families: Mapping[str, Family], parameters: Mapping[str, Mapping[str, Tensor]], notes: Mapping[str, str]
+    ) -> BayesianModule:
+        """A copy some of whose posteriors, around the same means, are of other families.
+
+        Args:
+            families: The new families, by layer.
+            parameters: The family's unconstrained tensors besides the mean, by group; other groups stay.
+            notes: What the conversion table is to say of each of these groups.
+        """
+        copied, layers = copy.deepcopy(self), self.layers()
+        homes = copied.homes()
+        for group, tensors in parameters.items():
+            settle(homes[group], families[layers[group]], tensors)
+        copied.conversion = recast_table(self.conversion, homes, families, notes)
+        return copied
 
 
 def kl(bnn: BayesianModule) -> Tensor:

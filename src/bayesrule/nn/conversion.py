@@ -12,6 +12,7 @@ from bayesrule.errors import InvalidArgument
 from bayesrule.estimators import Estimator
 from bayesrule.posteriors import Family
 from bayesrule.priors import Prior
+from bayesrule.text_table import aligned
 
 
 @dataclass(frozen=True)
@@ -79,11 +80,7 @@ class Conversion:
             )
             for row in self.rows
         ]
-        widths = [max(len(line[column]) for line in (header, *cells)) for column in range(len(header))]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in (header, *cells)
-        ]
-        return "\n".join(line.rstrip() for line in [lines[0], "  ".join("─" * width for width in widths), *lines[1:]])
+        return aligned(header, *cells)
 
 
 def describe(option: Any) -> str:

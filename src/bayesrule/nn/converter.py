@@ -19,7 +19,7 @@ from bayesrule.nn.layer import make_bayesian
 from bayesrule.nn.layouts import contraction_of, convertible, has_own_forward, is_vector, reason_to_leave, view_of
 from bayesrule.nn.selection import PerLayer, Selector, check_selectors, choose, select
 from bayesrule.nn.uses import count_uses, inside_fused
-from bayesrule.posteriors import Diagonal, Family, KTied, Part, Point
+from bayesrule.posteriors import ClippedLowRank, Diagonal, Family, KTied, Part, Point
 from bayesrule.priors import Prior
 
 Bias = Literal["diagonal", "point", "augment"]
@@ -215,8 +215,8 @@ def _phrases(*phrases: str) -> str:
 
 
 def _fitting(family: Family, largest_rank: int) -> tuple[Family | None, str]:
-    """The family for a matrix of this rank: a k-tied one that does not fit saves nothing, and becomes diagonal."""
-    if isinstance(family, KTied) and family.rank > largest_rank:
+    """The family for a matrix of this rank: one of low rank that does not fit saves nothing, and becomes diagonal."""
+    if isinstance(family, KTied | ClippedLowRank) and family.rank > largest_rank:
         diagonal = Diagonal(family.init_std, family.init_spread)
         return diagonal, f"rank {family.rank} does not fit a matrix of rank {largest_rank}"
     return family, ""
@@ -224,4 +224,4 @@ def _fitting(family: Family, largest_rank: int) -> tuple[Family | None, str]:
 
 def _for_vectors(family: Family) -> Diagonal:
     """Free standard deviations for biases, starting where the weights' start."""
-    return Diagonal(family.init_std)
+    return Diagonal(family.init_std, family.init_spread)

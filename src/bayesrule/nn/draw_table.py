@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd.graph import saved_tensors_hooks
 
 from bayesrule.nn.home import Home, full_precision
-from bayesrule.nn.seed_history import SeedHistory
+from bayesrule.nn.seed_history import SeedHistory, fresh_seed
 from bayesrule.random import FromGenerator, NoiseSource, keyed_generator
 
 
@@ -44,7 +43,7 @@ class DrawTable:
         """Keep draws until the outermost call ends; ``seeded`` calls choose the seed of shared draws at once."""
         if self._depth == 0:
             self._seeded = seeded and bool(self.shared) and not torch.compiler.is_compiling()
-            self._seed = _fresh_seed() if self._seeded else None
+            self._seed = fresh_seed() if self._seeded else None
         self._depth += 1
         try:
             yield
@@ -121,7 +120,7 @@ class DrawTable:
             return None  # compiled recomputation restores generators by itself
         if self._seed is None:  # recomputation, or a layer alone
             remembered = self._history.recall()
-            self._seed = _fresh_seed() if remembered is None else remembered
+            self._seed = fresh_seed() if remembered is None else remembered
         elif self._seeded:
             self._history.record(self._seed)
         return self._seed
@@ -152,8 +151,3 @@ def _apart(home: Home) -> Iterator[None]:
 
 def _itself(tensor: Tensor) -> Tensor:
     return tensor
-
-
-def _fresh_seed() -> int:
-    with temporarily_clear_interpreter_stack():  # under vmap a random number is one for each example
-        return int(torch.randint(2**62, ()).item())

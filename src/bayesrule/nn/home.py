@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesrule.posteriors import Family, Part, Posterior, Variational
-from bayesrule.priors import Prior, total_kl
+from bayesrule.priors import Prior, kl_divergence
 
 
 class Home(nn.Module):
@@ -58,13 +58,18 @@ class Home(nn.Module):
         return {**dict(self.hyperparameters.named_parameters()), **dict(self.hyperparameters.named_buffers())}
 
 
-def kl_of_homes(homes: Iterable[Home]) -> Tensor:
-    """The KL of all of them, a sum over weights; homes whose priors share scales are settled together."""
+def kls_of_homes(homes: Iterable[Home]) -> dict[str, Tensor]:
+    """The KL of each, a sum over its weights; homes whose priors share scales are settled together."""
     by_prior: dict[object, list[Home]] = {}
     for home in homes:
         by_prior.setdefault(home.prior.sharing or home.name, []).append(home)
-    totals = [_kl_of_group(group) for group in by_prior.values()]
-    return torch.stack([total.to(totals[0].device) for total in totals]).sum(0)
+    return {name: kl for sharing in by_prior.values() for name, kl in _kls_under_one_prior(sharing).items()}
+
+
+def kl_of_homes(homes: Iterable[Home]) -> Tensor:
+    """The KL of all of them together."""
+    kls = list(kls_of_homes(homes).values())
+    return torch.stack([kl.to(kls[0].device) for kl in kls]).sum(0)
 
 
 def full_precision(home: Home) -> torch.autocast:
@@ -72,7 +77,8 @@ def full_precision(home: Home) -> torch.autocast:
     return torch.autocast(home.mean.device.type, enabled=False)
 
 
-def _kl_of_group(group: list[Home]) -> Tensor:
-    with full_precision(group[0]):
-        posteriors = {home.name: home() for home in group}
-        return total_kl(posteriors, group[0].prior, {home.name: home.prior_tensors() for home in group})
+def _kls_under_one_prior(homes: list[Home]) -> dict[str, Tensor]:
+    with full_precision(homes[0]):
+        posteriors = {home.name: home() for home in homes}
+        shared = homes[0].prior.share(posteriors.values())
+        return {home.name: kl_divergence(posteriors[home.name], shared, home.prior_tensors()) for home in homes}

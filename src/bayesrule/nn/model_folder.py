@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
@@ -61,10 +62,13 @@ def read_folder(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             )
     try:
         _parse(path / CONFIG, (path / CONFIG).read_bytes())
-        with safe_open(path / TENSORS, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
-    except (SafetensorError, OSError) as error:
+        # Read once: a reader that opens the file again for its tensors may meet the next model there.
+        content = (path / TENSORS).read_bytes()
+        tensors = from_bytes(content)
+        metadata = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__", {})
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        if isinstance(error, BayesruleError):
+            raise
         raise ModelFolderError(f"{path} cannot be read", got=error, remedy="Restore it from a copy.") from error
     if "config" not in metadata:
         raise ModelFolderError(f"{path / TENSORS} was not written by bayesrule", got="a file without a configuration")

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from typing import Any
 
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as outside_transforms
 
 LENGTH = 1 << 14
 """Generator states remembered: far more than lie between a forward pass and its backward pass."""
@@ -37,5 +38,12 @@ class SeedHistory:
         return {"_seeds": OrderedDict()}
 
 
+def fresh_seed() -> int:
+    """A seed from the global generator: one for the whole pass, also where `vmap` makes every random number many."""
+    with outside_transforms():
+        return int(torch.randint(2**62, ()).item())
+
+
 def _state() -> int:
-    return hash(torch.get_rng_state().numpy().tobytes())
+    with outside_transforms():
+        return hash(torch.get_rng_state().numpy().tobytes())

@@ -22,6 +22,8 @@ class Family(ABC):
 
     init_std: float = 0.01
     """Where standard deviations start."""
+    init_spread: float = 0.1
+    """Standard deviation of their logarithms at the start, where they are free."""
 
     @abstractmethod
     def init(self, mean: Tensor, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:

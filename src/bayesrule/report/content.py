@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -12,6 +13,7 @@ from jaxtyping import Float, Integer, Shaped
 from bayesrule.errors import InvalidArgument, ShapeMismatch
 
 LOW, HIGH = 0.05, 0.95
+_NUMBER = re.compile(r"[<>−-]?[\d.,]+(×10[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)?(\s%)?|[–∞]|−∞")
 
 
 @dataclass(frozen=True)
@@ -206,6 +208,12 @@ class Table:
     def __post_init__(self) -> None:
         for row in self.rows:
             _require_length("cells of a row", len(row), len(self.header))
+
+    @property
+    def numeric(self) -> list[bool]:
+        """Which columns hold numbers only, and are read best when flush right."""
+        columns = list(zip(*self.rows, strict=True)) or [()] * len(self.header)
+        return [any(column) and all(_NUMBER.fullmatch(cell) for cell in column if cell) for column in columns]
 
 
 @dataclass(frozen=True)

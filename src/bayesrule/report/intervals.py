@@ -6,7 +6,7 @@ import numpy as np
 
 from bayesrule.report.axis import limits, thinned
 from bayesrule.report.content import HIGH, LOW, Regression
-from bayesrule.report.numbers import number, percent, plural, shortened
+from bayesrule.report.numbers import number, percent, plural, shortened, tick_percent
 from bayesrule.report.plot import Figure, standard_plot
 from bayesrule.report.reliability import wilson
 from bayesrule.report.svg import circle, line
@@ -57,9 +57,8 @@ def coverage_figure(predictions: Regression) -> Figure:
     """Observed against nominal coverage."""
     plot = standard_plot((0, 1), (0, 1))
     curve = central_coverage(predictions)
-    words = lambda share: f"{100 * share:.0f} %"  # noqa: E731
     parts = [
-        plot.frame("how often an interval should hold the truth", "how often it did", words, words),
+        plot.frame("how often an interval should hold the truth", "how often it did hold it", tick_percent, tick_percent),
         line(plot.x.start, plot.y.start, plot.x.end, plot.y.end, "ideal"),
         plot.curve([(0.0, 0.0), *curve, (1.0, 1.0)], "stroke-1"),
     ]
@@ -71,7 +70,7 @@ def coverage_figure(predictions: Regression) -> Figure:
         parts.append(circle(x, plot.y.place(observed), 3.2, "mark-1", tip))
     caption = (
         "On the dashed line intervals are as wide as they should be; below it they are too narrow. "
-        "Whiskers: what chance alone would allow (95 %)."
+        "Whiskers: where the true rate may lie (95 %)."
     )
     spoken = "; ".join(f"{percent(nominal, 0)}: {percent(observed)}" for nominal, observed in curve)
     return Figure("Coverage at every level", plot.draw(f"Coverage of central intervals. {spoken}", *parts), caption)

@@ -79,7 +79,7 @@ def _plot(shown: Sequence[EpochPoint], values: Sequence[float]) -> Plot:
         y = (float(known.min()) / 1.15, float(known.max()) * 1.15)
     else:
         y = limits(np.minimum(known, _crown(known)))
-    return standard_plot((first - 0.5, last + 0.5) if first == last else (first, last), y, bool(spans_decades))
+    return standard_plot((first - 0.5, last + 0.5) if first == last else (first, last), y, log_y=bool(spans_decades))
 
 
 def _crown(known: np.ndarray) -> float:

@@ -27,6 +27,21 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{value:.{digits}f}\u00a0%"
 
 
+def tick_percent(share: float) -> str:
+    """As few digits as tell it: ``0.5`` → ``50 %``, ``0.975`` → ``97.5 %``, ``1e-4`` → ``0.01 %``."""
+    return f"{100 * share:.4g}\u00a0%"
+
+
+def tick_number(value: float) -> str:
+    """As few digits as tell it: ``50`` rather than ``50.0``.
+
+    >>> tick_number(0.3), tick_number(1500.0), tick_number(-2e9)
+    ('0.3', '1,500', '−2×10⁹')
+    """
+    words = number(value, 6)
+    return words.rstrip("0").rstrip(".") if "." in words and "×" not in words else words
+
+
 def number(value: float | None, significant: int = 3) -> str:
     """Three significant digits, thousands apart, powers of ten where it is very large or small.
 

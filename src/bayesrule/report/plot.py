@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from bayesrule.report.axis import LARGEST, Axis
-from bayesrule.report.numbers import number
+from bayesrule.report.numbers import tick_number
 from bayesrule.report.svg import drawing, element, line, path, text
 
-WIDTH, HEIGHT = 420.0, 300.0
-LEFT, RIGHT, TOP, BOTTOM = 54.0, 408.0, 12.0, 250.0
+WIDTH = 420.0
+LEFT, RIGHT, TOP, BOTTOM = 50.0, 398.0, 34.0, 264.0
+BELOW = 50.0  # for the ticks and the name of the horizontal axis
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class Plot:
         self,
         x_label: str,
         y_label: str,
-        x_words: Callable[[float], str] = number,
-        y_words: Callable[[float], str] = number,
+        x_words: Callable[[float], str] = tick_number,
+        y_words: Callable[[float], str] = tick_number,
     ) -> Markup:
         """Grid lines, tick labels and the names of the axes."""
         rows = [
@@ -48,10 +49,9 @@ class Plot:
         columns = [
             text(self.x.place(tick), self.y.start + 17, x_words(tick), "tick") for tick in self.x.ticks()
         ]
-        middle = (self.y.start + self.y.end) / 2
         labels = [
             text((self.x.start + self.x.end) / 2, self.y.start + 40, x_label, "label"),
-            text(12, middle, y_label, "label", transform=f"rotate(-90 12 {middle:g})"),
+            text(0, self.y.end - 18, y_label, "label", "start"),
         ]
         base = line(self.x.start, self.y.start, self.x.end, self.y.start, "axis")
         return element("g", *rows, *columns, *labels, base)
@@ -70,9 +70,11 @@ class Plot:
 
     def draw(self, description: str, *parts: str) -> Markup:
         """The finished drawing."""
-        return drawing(WIDTH, HEIGHT, description, *parts)
+        return drawing(WIDTH, self.y.start + BELOW, description, *parts)
 
 
-def standard_plot(x: tuple[float, float], y: tuple[float, float], log_y: bool = False) -> Plot:
+def standard_plot(
+    x: tuple[float, float], y: tuple[float, float], *, log_y: bool = False, bottom: float = BOTTOM
+) -> Plot:
     """The usual frame around values between the ends given."""
-    return Plot(Axis(*x, LEFT, RIGHT), Axis(*y, BOTTOM, TOP, log_y))
+    return Plot(Axis(*x, LEFT, RIGHT), Axis(*y, bottom, TOP, log_y))

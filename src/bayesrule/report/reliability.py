@@ -8,14 +8,14 @@ import numpy as np
 import torch
 
 from bayesrule.metrics import ReliabilityBins, reliability_bins
-from bayesrule.report.axis import Axis, thinned
+from bayesrule.report.axis import thinned
 from bayesrule.report.content import Classification
-from bayesrule.report.numbers import percent, plural, short_count
-from bayesrule.report.plot import BOTTOM, LEFT, RIGHT, TOP, Figure, Plot, standard_plot
-from bayesrule.report.svg import circle, element, line, rectangle, text
+from bayesrule.report.numbers import percent, plural, short_count, tick_percent
+from bayesrule.report.plot import BELOW, LEFT, RIGHT, TOP, WIDTH, Figure, Plot, standard_plot
+from bayesrule.report.svg import circle, drawing, element, line, rectangle, text
 
 BINS = 10
-HISTOGRAM_TOP, HISTOGRAM_BOTTOM, FULL_HEIGHT = 268.0, 330.0, 384.0
+HISTOGRAM_TOP, HISTOGRAM_BOTTOM = 276.0, 334.0
 
 
 def calibration_bins(predictions: Classification) -> ReliabilityBins:
@@ -26,10 +26,8 @@ def calibration_bins(predictions: Classification) -> ReliabilityBins:
 
 def reliability_figure(predictions: Classification) -> Figure:
     """Accuracy against confidence, with 95 % Wilson intervals, above how many examples each bin holds."""
-    from bayesrule.report.svg import drawing
-
     bins = calibration_bins(predictions)
-    plot = Plot(Axis(0, 1, LEFT, RIGHT), Axis(0, 1, BOTTOM - 8, TOP))
+    plot = standard_plot((0, 1), (0, 1))
     held = [index for index in range(BINS) if bins.count[index] > 0]
     parts = [
         _frame(plot),
@@ -39,23 +37,23 @@ def reliability_figure(predictions: Classification) -> Figure:
         text((LEFT + RIGHT) / 2, HISTOGRAM_BOTTOM + 40, "how sure it was of its answer", "label"),
     ]
     caption = (
-        "Bars: how often it was right. Dashed: where bars should end. Whiskers: what chance alone would allow "
-        "around each bar (95 %). Below: how many examples each bar stands for."
+        "Bars should end at their dots, on the dashed line. Whiskers: where the true rate may lie (95 %). "
+        "Below: how many examples each bar stands for."
     )
     words = "; ".join(_bin_words(bins, index) for index in held)
-    return Figure("Is it right as often as it says?", drawing(420, FULL_HEIGHT, f"Reliability. {words}", *parts), caption)
+    legend = [("bar", "was right"), ("claim", "said it was sure")]
+    return Figure("Is it right as often as it says?", drawing(WIDTH, HISTOGRAM_BOTTOM + BELOW, f"Reliability. {words}", *parts), caption, legend)
 
 
 def _frame(plot: Plot) -> str:
     rows = [
         line(plot.x.start, plot.y.place(tick), plot.x.end, plot.y.place(tick), "grid")
-        + text(plot.x.start - 7, plot.y.place(tick) + 4, f"{100 * tick:.0f} %", "tick", "end")
+        + text(plot.x.start - 7, plot.y.place(tick) + 4, tick_percent(tick), "tick", "end")
         for tick in (0, 0.25, 0.5, 0.75, 1)
     ]
-    columns = [text(plot.x.place(tick), HISTOGRAM_BOTTOM + 18, f"{100 * tick:.0f} %", "tick") for tick in (0, 0.2, 0.4, 0.6, 0.8, 1)]
+    columns = [text(plot.x.place(tick), HISTOGRAM_BOTTOM + 18, tick_percent(tick), "tick") for tick in (0, 0.2, 0.4, 0.6, 0.8, 1)]
     base = line(LEFT, HISTOGRAM_BOTTOM, RIGHT, HISTOGRAM_BOTTOM, "axis")
-    middle = (plot.y.start + plot.y.end) / 2
-    label = text(12, middle, "how often it was right", "label", transform=f"rotate(-90 12 {middle:g})")
+    label = text(0, TOP - 18, "share that was right", "label", "start")
     return element("g", *rows, *columns, base, label)
 
 
@@ -116,11 +114,10 @@ def declining_figure(predictions: Classification) -> Figure:
     chosen = first + thinned(len(accuracy) - first, 300)
     low = min(float(accuracy[chosen].min()), 0.999)
     floor = math.floor(20 * (low - 0.01)) / 20
-    plot = standard_plot((0, 1), (max(0.0, floor), 1.0))
+    plot = standard_plot((0, 1), (max(0.0, floor), 1.0), bottom=HISTOGRAM_BOTTOM)
     points = [((index + 1) / len(accuracy), float(accuracy[index])) for index in chosen]
-    words = lambda share: f"{100 * share:.0f} %" if abs(100 * share - round(100 * share)) < 1e-6 else f"{100 * share:.1f} %"  # noqa: E731
     parts = [
-        plot.frame("share of examples it answers, surest first", "right among those", words, words),
+        plot.frame("share of examples it answers, surest first", "right among those it answers", tick_percent, tick_percent),
         plot.curve(points, "stroke-1"),
     ]
     half = accuracy[max(0, math.ceil(len(accuracy) / 2) - 1)]

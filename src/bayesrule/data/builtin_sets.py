@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from bayesrule.data.columns import nearest
+from bayesrule.data.names import nearest
 from bayesrule.data.targets import Task
 from bayesrule.errors import InvalidArgument, Unsupported
 
