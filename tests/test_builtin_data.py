@@ -91,7 +91,7 @@ def test_a_set_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     store(tmp_path, "yacht")
     with pytest.raises(DataNotFound, match=r"uci/yach.npz was not found.*Did you mean 'yacht'\? There are: yacht"):
         uci("yach", tmp_path)
-    with pytest.raises(DataNotFound, match="uci/yacht.npz was not found"):
+    with pytest.raises(DataNotFound, match=r"uci/yacht\.npz was not found"):
         uci("yacht")
     for name in ("../yacht", "a/b", ""):
         with pytest.raises(InvalidArgument, match="plain file name"):
@@ -118,7 +118,7 @@ FAULTS: dict[str, dict[str, np.ndarray | None]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_damaged_set_is_refused(tmp_path: Path, fault: str) -> None:
-    with pytest.raises(InvalidArgument, match="damaged|not a data set of the UCI form"):
+    with pytest.raises(InvalidArgument, match=r"damaged|not a data set of the UCI form"):
         uci("mine", store(tmp_path, **FAULTS[fault]))
 
 

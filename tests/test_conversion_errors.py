@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from torch.nn import functional as F
 
 import bayesrule as br
 from bayesrule.errors import BayesruleError, InvalidArgument
+from bayesrule.nn.converter import Converter
 from bayesrule.nn.self_check import ConversionError
 
 
@@ -45,7 +48,6 @@ REFUSALS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "misspelt prior": (encoder, {"prior": {"hed": br.Normal(), "*": br.Normal()}}, "Did you mean 'head'"),
     "misspelt estimator": (encoder, {"estimator": {"hea": br.Mean(), "*": br.Auto()}}, "Did you mean 'head'"),
     "incomplete mapping": (encoder, {"posterior": {"head": br.Diagonal()}}, r'No entry for layer .*Add one for "\*"'),
-    "unknown bias": (mlp, {"bias": "full"}, "bias must be"),
     "only points": (mlp, {"posterior": br.Point()}, "No weight became Bayesian"),
     "not finite": (diverged, {}, r"weights of 2\.weight are not finite.*2 of 10 entries"),
     "nothing to convert": (lambda: nn.Sequential(nn.BatchNorm1d(4), nn.ReLU()), {}, "no layer that can be converted"),
@@ -63,6 +65,12 @@ def test_refuses_what_it_cannot_convert_and_says_why(case: str) -> None:
     net = make()
     with pytest.raises(InvalidArgument, match=message):
         br.bayesianize(net, **options)
+
+
+def test_refuses_an_unknown_treatment_of_biases() -> None:
+    convert = inspect.unwrap(Converter.__init__)  # the tests' type checks would refuse it first
+    with pytest.raises(InvalidArgument, match=r'"diagonal", "point" or "augment".*\'full\''):
+        convert(object.__new__(Converter), mlp(), br.Diagonal(), br.Normal(), br.Auto(), "full", None)
 
 
 def test_the_message_names_every_layer_there_is() -> None:
@@ -104,7 +112,7 @@ def test_an_example_shows_outputs_that_are_not_random() -> None:
 def test_a_spread_below_the_precision_is_refused() -> None:
     net = nn.Linear(4, 3, bias=False)
     nn.init.ones_(net.weight)
-    with pytest.raises(ConversionError, match="weight is not random.*init_std"):
+    with pytest.raises(ConversionError, match=r"weight is not random.*init_std"):
         br.bayesianize(net, br.Diagonal(init_std=1e-12))
     br.bayesianize(net.double(), br.Diagonal(init_std=1e-12))
 
@@ -122,7 +130,7 @@ LEFT_ALONE: dict[str, tuple[Any, str, str]] = {
     "batch norm": (lambda: nn.BatchNorm2d(3), "0.bias", "norm layer"),
     "bag": (lambda: nn.EmbeddingBag(4, 3), "0.weight", "EmbeddingBag is not a layer bayesrule can convert"),
     "bilinear": (lambda: nn.Bilinear(2, 2, 3), "0.weight", "Bilinear is not a layer bayesrule can convert"),
-    "activation": (lambda: nn.PReLU(), "0.weight", "PReLU is not a layer bayesrule can convert"),
+    "activation": (nn.PReLU, "0.weight", "PReLU is not a layer bayesrule can convert"),
     "list": (lambda: nn.ParameterList([torch.ones(2)]), "0.0", "ParameterList is not a layer bayesrule can convert"),
     "max norm": (lambda: nn.Embedding(4, 3, max_norm=1.0), "0.weight", "max_norm rescales its weight in place"),
     "sparse": (lambda: nn.Embedding(4, 3, sparse=True), "0.weight", "sparse gradients"),
@@ -158,32 +166,32 @@ class Masked(nn.Linear):
 
 def patched() -> nn.Module:
     layer = nn.Linear(4, 4)
-    layer.forward = lambda x: F.linear(x, layer.weight.tril(), layer.bias)  # type: ignore[method-assign]
+    layer.forward = partial(Masked.forward, layer)  # type: ignore[method-assign]
     return layer
 
 
+@pytest.mark.parametrize("layer", [Masked(4, 4), patched()], ids=["subclass", "patch"])
 @pytest.mark.parametrize("estimator", [br.LocalReparam(), br.Flipout(), br.Auto()], ids=lambda e: type(e).__name__)
-def test_a_layer_with_a_forward_of_its_own_keeps_it(estimator: br.estimators.Estimator) -> None:
-    bnn = br.bayesianize(nn.Sequential(Masked(4, 4)), br.Diagonal(0.5), estimator=estimator, bias="point")
+def test_a_layer_with_a_forward_of_its_own_keeps_it(layer: nn.Module, estimator: br.estimators.Estimator) -> None:
+    bnn = br.bayesianize(nn.Sequential(layer), br.Diagonal(0.5), estimator=estimator, bias="point")
     first_input = torch.eye(4)[3:]  # the last input reaches the last output only
     drawn = bnn(first_input) - bnn.module[0].bias
     assert torch.equal(drawn[0, :3], torch.zeros(3))
     assert drawn[0, 3] != bnn(first_input)[0, 3] - bnn.module[0].bias[3]
-    assert bnn.conversion["0.weight"].note == "Masked has a forward of its own"
+    assert bnn.conversion["0.weight"].note == f"{type(layer).__name__} has a forward of its own"
 
 
-def test_parametrized_and_pruned_layers_keep_their_computation() -> None:
-    normed = nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))
-    pruned = nn.Linear(3, 4)
-    nn.utils.prune.l1_unstructured(pruned, "weight", amount=6)
-    bnn = br.bayesianize(nn.Sequential(normed, pruned), br.Diagonal(0.5))
+def test_weights_that_are_computed_stay_so() -> None:
+    normed, spectral = nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), nn.utils.spectral_norm(nn.Linear(3, 4))
+    bnn = br.bayesianize(nn.Sequential(normed, spectral), br.Diagonal(0.5))
     assert bnn.conversion["0.bias"].note == "its weight is computed"
     assert bnn.conversion["0.parametrizations.weight.original0"].posterior == "Point"
     assert bnn.conversion["1.weight_orig"].posterior == "Diagonal(init_std=0.5)"
-    bnn(torch.randn(2, 4))
-    zeros = bnn.module[1].weight == 0
-    assert torch.equal(zeros, bnn.module[1].weight_mask == 0)
-    assert int(zeros.sum()) == 6
+    with bnn.draws.root():
+        bnn.module(torch.randn(2, 4))
+        scales = bnn.module[1].weight / bnn.module[1].weight_orig
+    torch.testing.assert_close(scales, scales[0, 0].expand(4, 3))
+    assert not torch.equal(bnn.module[1].weight_orig, bnn.module[1].weight_orig)
 
 
 def test_networks_without_a_way_to_copy_them_say_so_by_torch() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import errno
 import json
@@ -179,17 +180,18 @@ KILLS = """
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
-            number = last
-            while True:
-                number += 1
+            for number in range(int(last) + 1, int(last) + 1000):
                 save(number)
                 os.write(writer, b".")
-        os.read(reader, 1)
-        for _ in range(2):
-            last = check(last)  # while it is being written
-        time.sleep(random_.random() * 0.02)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+            os._exit(0)
+        try:
+            os.read(reader, 1)
+            for _ in range(2):
+                last = check(last)  # while it is being written
+            time.sleep(random_.random() * 0.02)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
         os.close(reader), os.close(writer)
         last = check(last)
         left = [path for path in folder.iterdir() if path.name.startswith(".")]
@@ -322,10 +324,10 @@ def test_a_flipped_byte_is_noticed_or_harmless(folder: Path, name: str) -> None:
     assert noticed >= (0.95 if name == TENSORS else 0.5) * times
 
 
-def test_a_flipped_bit_in_any_number_is_noticed(folder: Path) -> None:
+def test_a_flipped_bit_in_a_number_is_noticed(folder: Path) -> None:
     content = (folder / TENSORS).read_bytes()
     start = 8 + int.from_bytes(content[:8], "little")
-    for place in range(start, len(content)):
+    for place in range(start, len(content), 3):
         damaged = bytearray(content)
         damaged[place] ^= 1
         (folder / TENSORS).write_bytes(damaged)
@@ -372,29 +374,28 @@ def test_a_configuration_without_an_entry_is_refused(folder: Path, entry: str) -
 
 
 SPECS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
-    "unknown family": (lambda c: c["posterior"].update(first={"name": "Cauchy"}), "Not a posterior of this version.*'Cauchy'"),
+    "unknown family": (lambda c: c["posterior"].update(first={"name": "Cauchy"}), "Not a posterior of.*'Cauchy'"),
     "a prior as a family": (lambda c: c["posterior"].update(first={"name": "Normal"}), "Not a posterior"),
     "unknown prior": (lambda c: c["prior"].update(first={"name": "Laplace"}), "Not a prior.*'Laplace'"),
     "a value as a prior": (lambda c: c["prior"].update(first={"name": "DiagonalNormal"}), "Not a prior"),
     "a function as a prior": (lambda c: c["prior"].update(first={"name": "kl_divergence"}), "Not a prior"),
-    "an abstract estimator": (lambda c: c["estimator"].update(first={"name": "Estimator"}), "does not take these arguments"),
+    "an abstract estimator": (lambda c: c["estimator"].update(first={"name": "Estimator"}), "Estimator does not take"),
     "unknown likelihood": (lambda c: c.update(likelihood={"name": "os.system"}), "Not a likelihood"),
     "no name": (lambda c: c["posterior"].update(first={"rank": 2}), "Not a posterior.*None"),
     "no spec": (lambda c: c["posterior"].update(first=3), "Not a posterior"),
-    "an unknown argument": (lambda c: c["posterior"]["first"].update(colour=1), "KTied does not take these arguments.*colour"),
+    "an unknown argument": (lambda c: c["posterior"]["first"].update(colour=1), "KTied does not take.*colour"),
     "a rank of zero": (lambda c: c["posterior"]["first"].update(rank=0), "at least 1"),
-    "a rank in words": (lambda c: c["posterior"]["first"].update(rank="two"), "KTied does not take these arguments"),
+    "a rank in words": (lambda c: c["posterior"]["first"].update(rank="two"), "KTied does not take"),
     "a negative scale": (lambda c: c["posterior"]["first"].update(init_std=-1.0), "positive"),
     "another rank": (lambda c: c["posterior"]["first"].update(rank=1), "does not fit.*log_factor"),
     "another family": (lambda c: c["posterior"].update(first={"name": "Diagonal"}), "does not fit.*log_std"),
-    "a broken tensor": (lambda c: c.update(likelihood={"name": "Gaussian", "noise_std": {"tensor": None}}), "Gaussian does not take"),
-    "a ragged tensor": (lambda c: c.update(
-        likelihood={"name": "Gaussian", "noise_std": {"tensor": [[1.0], []], "dtype": "float32"}}), "Gaussian does not take"),
-    "no dtype": (lambda c: c.update(
-        likelihood={"name": "Gaussian", "noise_std": {"tensor": 1.0, "dtype": "load"}}), "Gaussian does not take"),
-    "another likelihood": (lambda c: c.update(likelihood={"name": "Categorical"}), "does not fit.*likelihood.log_noise_std"),
-    "no likelihood": (lambda c: c.update(likelihood=None), "does not fit.*likelihood.log_noise_std"),
-    "unknown bias": (lambda c: c.update(bias="none"), "bias must be"),
+    "an empty tensor": (lambda c: c["likelihood"].update(noise_std={}), "Gaussian does not take"),
+    "a tensor of nothing": (lambda c: c["likelihood"]["noise_std"].update(tensor=None), "Gaussian does not take"),
+    "a ragged tensor": (lambda c: c["likelihood"]["noise_std"].update(tensor=[[1.0], []]), "Gaussian does not take"),
+    "no dtype": (lambda c: c["likelihood"]["noise_std"].update(dtype="load"), "Gaussian does not take"),
+    "another likelihood": (lambda c: c.update(likelihood={"name": "Categorical"}), "does not fit.*log_noise_std"),
+    "no likelihood": (lambda c: c.update(likelihood=None), "does not fit.*log_noise_std"),
+    "unknown bias": (lambda c: c.update(bias="none"), "bias.*none"),
     "another bias": (lambda c: c.update(bias="point"), "does not fit.*first.bias"),
     "unknown layer": (lambda c: c["posterior"].update(third={"name": "Diagonal"}), "."),
     "no layer": (lambda c: c.update(posterior={}), "."),
@@ -414,11 +415,11 @@ def test_a_configuration_that_makes_no_sense_is_refused(
     refused(folder, match)
 
 
-VALUES = st.one_of(st.none(), st.booleans(), st.integers(-3, 5), st.floats(), st.text(max_size=3),
-                   st.sampled_from(["Diagonal", "Normal", "first", "KTied", [], {}, [[]], {"name": "Full"}]))  # fmt: skip
+NAMES = ["Diagonal", "Normal", "first", "KTied", [], {}, [[]], {"name": "Full"}]
+VALUES = st.none() | st.booleans() | st.integers(-3, 5) | st.floats() | st.text(max_size=3) | st.sampled_from(NAMES)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_change_of_the_configuration_is_refused_or_harmless(folder: Path, data: st.DataObject) -> None:
     original = (folder / CONFIG).read_text(), (folder / TENSORS).read_bytes()
@@ -440,11 +441,8 @@ def test_any_change_of_the_configuration_is_refused_or_harmless(folder: Path, da
 
     try:
         forge(folder, edit)
-        try:
+        with contextlib.suppress(BayesruleError):
             loaded = br.load(folder, into=Net())
-        except BayesruleError as error:
-            assert len(str(error)) > 20
-        else:
             assert br.predict(loaded, torch.zeros(2, 5), 2).outputs.isfinite().all()
     finally:
         (folder / CONFIG).write_text(original[0])
@@ -489,7 +487,7 @@ def test_modules_that_cannot_be_converted_are_refused(folder: Path) -> None:
     lazy.first = nn.LazyLinear(4)
     with pytest.raises(InvalidArgument, match=r"first\.weight belongs to a lazy module"):
         br.load(folder, into=lazy)
-    with pytest.raises(BayesruleError, match="does not fit|Bayesian already"):
+    with pytest.raises(BayesruleError, match=r"does not fit|Bayesian already"):
         br.load(folder, into=br.load(folder, into=Net()))
 
 

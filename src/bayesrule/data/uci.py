@@ -59,7 +59,7 @@ def uci(name: str, data: str | os.PathLike[str] | None = None) -> UCISet:
         name: Of the set.
         data: The folder to look in first.
     """
-    if Path(name).name != name:
+    if not name or Path(name).name != name:
         raise InvalidArgument("A data set's name is a plain file name", got=name)
     try:
         path = locate(DataFile(f"uci/{name}.npz"), data)
@@ -77,7 +77,8 @@ def uci_names(data: str | os.PathLike[str] | None = None) -> list[str]:
 
 def _load(path: Path, name: str) -> UCISet:
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        # Opened here: np.load leaves a file open that turns out not to be an archive.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             return UCISet(
                 name,
                 np.asarray(stored["x"], dtype=np.float64).reshape(stored["x"].shape[0], -1),

@@ -61,23 +61,32 @@ def read_folder(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
                 remedy="Give a folder written by br.save or bayesrule fit.",
             )
     try:
-        _parse(path / CONFIG, (path / CONFIG).read_bytes())
-        # Read once: a reader that opens the file again for its tensors may meet the next model there.
-        content = (path / TENSORS).read_bytes()
+        text, content = (path / CONFIG).read_bytes(), (path / TENSORS).read_bytes()
+    except OSError as error:
+        raise ModelFolderError(f"{path} cannot be read", got=error) from error
+    _parse(path / CONFIG, text)
+    config, tensors = _unpack(path / TENSORS, content)
+    return _parse(path / TENSORS, config.encode()), tensors
+
+
+def _unpack(path: Path, content: bytes) -> tuple[str, dict[str, Tensor]]:
+    """The configuration inside, and the tensors.
+
+    From bytes read once: safetensors' own reader opens a file again for its tensors, and may meet the next model there.
+    """
+    try:
         tensors = from_bytes(content)
-        metadata = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__", {})
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        if isinstance(error, BayesruleError):
-            raise
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    except (SafetensorError, KeyError, ValueError) as error:
         raise ModelFolderError(f"{path} cannot be read", got=error, remedy="Restore it from a copy.") from error
+    metadata = header.get("__metadata__") or {}
     if "config" not in metadata:
-        raise ModelFolderError(f"{path / TENSORS} was not written by bayesrule", got="a file without a configuration")
+        raise ModelFolderError(f"{path} was not written by bayesrule", got="a file without a configuration")
     if metadata.get("digest") != _digest(metadata["config"], tensors):
         raise ModelFolderError(
-            f"{path / TENSORS} is damaged", got="contents that differ from their digest",
-            remedy="Restore it from a copy.",
-        )  # fmt: skip
-    return _parse(path / TENSORS, metadata["config"].encode()), tensors
+            f"{path} is damaged", got="contents that differ from their digest", remedy="Restore it from a copy."
+        )
+    return metadata["config"], tensors
 
 
 def _digest(config: str, tensors: Mapping[str, Tensor]) -> str:

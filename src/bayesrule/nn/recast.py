@@ -61,7 +61,7 @@ def recast_table(
 
     def changed(row: ConvertedParameter) -> ConvertedParameter:
         group = groups.get(row.name)
-        if group not in notes:
+        if group is None or group not in notes:
             return row
         posterior = homes[group].posterior
         if group != row.name:

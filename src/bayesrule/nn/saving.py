@@ -87,9 +87,9 @@ def _rebuild(config: dict[str, Any], into: nn.Module) -> BayesianModule:
     bnn.draws.shared = shared = set(config["shared"])
     asked = bnn.conversion.recipe.estimator
     for name, layer in bnn.module.named_modules():
-        if name in asked and isinstance(layer, BayesianLayer) and "weight" in layer.homes:
-            if layer.homes["weight"].name not in shared:
-                layer.estimator = asked[name]
+        drawn = isinstance(layer, BayesianLayer) and "weight" in layer.homes and name in asked
+        if drawn and layer.homes["weight"].name not in shared:
+            layer.estimator = asked[name]
     rows = (ConvertedParameter(**{**row, "shape": tuple(row["shape"])}) for row in config["parameters"])
     bnn.conversion = replace(bnn.conversion, rows=tuple(rows))
     return bnn

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bayesrule.report.content import Classification, Method, Regression
+from bayesrule.report.content import Method
 from bayesrule.report.numbers import count, duration, number, percent
+from bayesrule.report.predictions import Classification, Regression
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,9 @@ def metrics_of(predictions: Classification | Regression) -> tuple[Metric, ...]:
 def cards(metrics: Mapping[str, float], columns: Sequence[Metric]) -> list[Card]:
     """Those of the metrics that are given."""
     return [
-        Card(column.name, column.words(metrics[column.key]), column.meaning) for column in columns if column.key in metrics
+        Card(column.name, column.words(metrics[column.key]), column.meaning)
+        for column in columns
+        if column.key in metrics
     ]
 
 
@@ -94,7 +97,9 @@ def comparison_rows(methods: Sequence[Method], columns: Sequence[Metric]) -> lis
 
 def _best(methods: Sequence[Method], column: Metric) -> str | None:
     """The best number as it is written, so that equal digits are equally good; None where nothing is to compare."""
-    known = [method.metrics[column.key] for method in methods if math.isfinite(method.metrics.get(column.key, math.nan))]
+    known = [
+        method.metrics[column.key] for method in methods if math.isfinite(method.metrics.get(column.key, math.nan))
+    ]
     return column.words(min(known, key=column.loss)) if len(known) > 1 else None
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from bayesrule.report import png
-from bayesrule.report.content import HIGH, LOW, Classification, FeatureRows, Images, Regression, Table
+from bayesrule.report.content import FeatureRows, Images, Table
 from bayesrule.report.numbers import number, percent, shortened
+from bayesrule.report.predictions import HIGH, LOW, Classification, Regression
 
 MOST_FEATURES, EACH = 10, 8
 YES, NO = "✓", "✗"

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from bayesrule.report.content import HIGH, LOW, Classification, Regression
 from bayesrule.report.numbers import number, percent, plural
+from bayesrule.report.predictions import HIGH, LOW, Classification, Regression
 from bayesrule.report.reliability import accuracy_when_answering, wilson
 
 FEWEST = 20  # below this many examples no verdict on calibration is given
@@ -17,9 +17,21 @@ NEAR_NINETY = (0.85, 0.95)
 def headline(predictions: Classification | Regression) -> list[str]:
     """Sentences, the most important first."""
     if isinstance(predictions, Classification):
-        sentences = [_right(predictions), _against_guessing(predictions), _when_it_says_ninety(predictions), _certainty(predictions), _handing_over(predictions)]
+        sentences = [
+            _right(predictions),
+            _against_guessing(predictions),
+            _when_it_says_ninety(predictions),
+            _certainty(predictions),
+            _handing_over(predictions),
+        ]
     else:
-        sentences = [_off(predictions), _against_the_mean(predictions), _intervals(predictions), _halves(predictions), _kinds_of_doubt(predictions)]
+        sentences = [
+            _off(predictions),
+            _against_the_mean(predictions),
+            _intervals(predictions),
+            _halves(predictions),
+            _kinds_of_doubt(predictions),
+        ]
     return [sentence for sentence in sentences if sentence]
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from bayesrule.report.axis import limits, thinned
-from bayesrule.report.content import HIGH, LOW, Regression
 from bayesrule.report.numbers import number, percent, plural, shortened, tick_percent
 from bayesrule.report.plot import Figure, standard_plot
+from bayesrule.report.predictions import HIGH, LOW, Regression
 from bayesrule.report.reliability import wilson
 from bayesrule.report.svg import circle, line
 
@@ -36,7 +36,10 @@ def interval_figure(predictions: Regression) -> Figure:
     sample = "" if len(shown) == len(predictions) else f" Shown: {len(shown)}, evenly along the predictions."
     legend = [("interval", "90 % interval"), ("held", "actual value inside"), ("missed", "outside")]
     return Figure(
-        "Predictions and what came", plot.draw(f"Predicted and actual values. {covered}", *parts), covered + sample, legend
+        "Predictions and what came",
+        plot.draw(f"Predicted and actual values. {covered}", *parts),
+        covered + sample,
+        legend,
     )
 
 
@@ -58,7 +61,9 @@ def coverage_figure(predictions: Regression) -> Figure:
     plot = standard_plot((0, 1), (0, 1))
     curve = central_coverage(predictions)
     parts = [
-        plot.frame("how often an interval should hold the truth", "how often it did hold it", tick_percent, tick_percent),
+        plot.frame(
+            "how often an interval should hold the truth", "how often it did hold it", tick_percent, tick_percent
+        ),
         line(plot.x.start, plot.y.start, plot.x.end, plot.y.end, "ideal"),
         plot.curve([(0.0, 0.0), *curve, (1.0, 1.0)], "stroke-1"),
     ]

@@ -10,13 +10,14 @@ import numpy as np
 
 from bayesrule.nn.model_folder import write_atomically
 from bayesrule.report.comparison import cards, comparison_rows, metrics_of, verdict
-from bayesrule.report.content import Classification, FeatureRows, Images, Report
+from bayesrule.report.content import FeatureRows, Images, Report
 from bayesrule.report.examples import MOST_FEATURES, NO, YES, example_groups
 from bayesrule.report.headline import headline
 from bayesrule.report.intervals import coverage_figure, interval_figure
 from bayesrule.report.learning_curve import learning_figures
 from bayesrule.report.numbers import count, plural
 from bayesrule.report.plot import Figure
+from bayesrule.report.predictions import Classification
 from bayesrule.report.reliability import declining_figure, reliability_figure
 from bayesrule.report.spectrum import heat_maps, spectrum_figure, spectrum_table, usable_spectra
 

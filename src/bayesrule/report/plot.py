@@ -46,9 +46,7 @@ class Plot:
             + text(self.x.start - 7, self.y.place(tick) + 4, y_words(tick), "tick", "end")
             for tick in self.y.ticks()
         ]
-        columns = [
-            text(self.x.place(tick), self.y.start + 17, x_words(tick), "tick") for tick in self.x.ticks()
-        ]
+        columns = [text(self.x.place(tick), self.y.start + 17, x_words(tick), "tick") for tick in self.x.ticks()]
         labels = [
             text((self.x.start + self.x.end) / 2, self.y.start + 40, x_label, "label"),
             text(0, self.y.end - 18, y_label, "label", "start"),
@@ -65,7 +63,12 @@ class Plot:
             elif runs[-1]:
                 runs.append([])
         drawn = [path(run, class_) for run in runs if len(run) > 1]
-        dots = [element("circle", cx=x, cy=y, r=3.0, class_=f"{class_} dot") for run in runs if len(run) == 1 for x, y in run]
+        dots = [
+            element("circle", cx=x, cy=y, r=3.0, class_=f"{class_} dot")
+            for run in runs
+            if len(run) == 1
+            for x, y in run
+        ]
         return element("g", *drawn, *dots)
 
     def draw(self, description: str, *parts: str) -> Markup:

@@ -9,9 +9,9 @@ import torch
 
 from bayesrule.metrics import ReliabilityBins, reliability_bins
 from bayesrule.report.axis import thinned
-from bayesrule.report.content import Classification
 from bayesrule.report.numbers import percent, plural, short_count, tick_percent
 from bayesrule.report.plot import BELOW, LEFT, RIGHT, TOP, WIDTH, Figure, Plot, standard_plot
+from bayesrule.report.predictions import Classification
 from bayesrule.report.svg import circle, drawing, element, line, rectangle, text
 
 BINS = 10
@@ -41,8 +41,13 @@ def reliability_figure(predictions: Classification) -> Figure:
         "Below: how many examples each bar stands for."
     )
     words = "; ".join(_bin_words(bins, index) for index in held)
-    legend = [("bar", "was right"), ("claim", "said it was sure")]
-    return Figure("Is it right as often as it says?", drawing(WIDTH, HISTOGRAM_BOTTOM + BELOW, f"Reliability. {words}", *parts), caption, legend)
+    legend = [("bar", "was right"), ("claim", "how sure it said it was")]
+    return Figure(
+        "Is it right as often as it says?",
+        drawing(WIDTH, HISTOGRAM_BOTTOM + BELOW, f"Reliability. {words}", *parts),
+        caption,
+        legend,
+    )
 
 
 def _frame(plot: Plot) -> str:
@@ -51,7 +56,10 @@ def _frame(plot: Plot) -> str:
         + text(plot.x.start - 7, plot.y.place(tick) + 4, tick_percent(tick), "tick", "end")
         for tick in (0, 0.25, 0.5, 0.75, 1)
     ]
-    columns = [text(plot.x.place(tick), HISTOGRAM_BOTTOM + 18, tick_percent(tick), "tick") for tick in (0, 0.2, 0.4, 0.6, 0.8, 1)]
+    columns = [
+        text(plot.x.place(tick), HISTOGRAM_BOTTOM + 18, tick_percent(tick), "tick")
+        for tick in (0, 0.2, 0.4, 0.6, 0.8, 1)
+    ]
     base = line(LEFT, HISTOGRAM_BOTTOM, RIGHT, HISTOGRAM_BOTTOM, "axis")
     label = text(0, TOP - 18, "share that was right", "label", "start")
     return element("g", *rows, *columns, base, label)
@@ -117,9 +125,13 @@ def declining_figure(predictions: Classification) -> Figure:
     plot = standard_plot((0, 1), (max(0.0, floor), 1.0), bottom=HISTOGRAM_BOTTOM)
     points = [((index + 1) / len(accuracy), float(accuracy[index])) for index in chosen]
     parts = [
-        plot.frame("share of examples it answers, surest first", "right among those it answers", tick_percent, tick_percent),
+        plot.frame(
+            "share of examples it answers, surest first", "right among those it answers", tick_percent, tick_percent
+        ),
         plot.curve(points, "stroke-1"),
     ]
     half = accuracy[max(0, math.ceil(len(accuracy) / 2) - 1)]
     caption = f"Answering all: {percent(float(accuracy[-1]))} right. Answering the surest half: {percent(float(half))}."
-    return Figure("What declining to answer would gain", plot.draw(f"Accuracy by share answered. {caption}", *parts), caption)
+    return Figure(
+        "What declining to answer would gain", plot.draw(f"Accuracy by share answered. {caption}", *parts), caption
+    )

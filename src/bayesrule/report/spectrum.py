@@ -70,12 +70,18 @@ def spectrum_figure(spectra: Mapping[str, Spectrum]) -> Figure:
     shown = [name for name in spectra if name in largest]
     lowest = min(float(share) for name in shown for share in spectra[name].shares)
     plot = standard_plot((0.5, COMPONENTS + 0.5), (max(lowest / 2, FAINTEST), 1.3), log_y=True)
-    parts = [plot.frame("component", "share explained, logarithmic", lambda tick: f"{tick:.0f}" if tick >= 1 else "", tick_percent)]
+    parts = [
+        plot.frame(
+            "component", "share explained, logarithmic", lambda tick: f"{tick:.0f}" if tick >= 1 else "", tick_percent
+        )
+    ]
     for colour, name in enumerate(shown, 1):
         points = [(rank, float(share)) for rank, share in enumerate(spectra[name].shares, 1) if share >= FAINTEST]
         parts.append(plot.curve(points, f"stroke-{colour}"))
         parts += [
-            circle(plot.x.place(rank), plot.y.place(share), 3.2, f"mark-{colour}", f"{name}, {rank}: {percent(share, 2)}")
+            circle(
+                plot.x.place(rank), plot.y.place(share), 3.2, f"mark-{colour}", f"{name}, {rank}: {percent(share, 2)}"
+            )
             for rank, share in points
         ]
     legend = [(f"stroke-{colour}", shortened(name)) for colour, name in enumerate(shown, 1)]
@@ -91,7 +97,11 @@ def spectrum_figure(spectra: Mapping[str, Spectrum]) -> Figure:
 def spectrum_table(spectra: Mapping[str, Spectrum], most: int = 60) -> Table:
     """Explained shares of the approximations of rank 1, 2 and 3."""
     rows = [
-        [name, "×".join(map(str, layer.shape)), *(percent(min(1.0, float(layer.shares[:rank].sum())), 2) for rank in (1, 2, 3))]
+        [
+            name,
+            "×".join(map(str, layer.shape)),
+            *(percent(min(1.0, float(layer.shares[:rank].sum())), 2) for rank in (1, 2, 3)),
+        ]
         for name, layer in list(spectra.items())[:most]
     ]
     return Table(("layer", "shape", "rank 1 explains", "rank 2", "rank 3"), rows)

@@ -14,7 +14,8 @@ def element(tag: str, *children: str, **attributes: Attribute) -> Markup:
     Markup('<text x="1" class="tick">a &lt; b</text>')
     """
     written = Markup("").join(
-        Markup(' {}="{}"').format(name.rstrip("_").replace("_", "-"), _plain(value)) for name, value in attributes.items()
+        Markup(' {}="{}"').format(name.rstrip("_").replace("_", "-"), _plain(value))
+        for name, value in attributes.items()
     )
     return Markup("<{}{}>{}</{}>").format(Markup(tag), written, Markup("").join(map(escape, children)), Markup(tag))
 
