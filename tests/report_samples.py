@@ -56,7 +56,8 @@ def classification(n: int = 120, classes: int = 4, names: list[str] | None = Non
         history=history(), inputs=Images(rng.random((n, 8, 6))),
         posterior_stds={"0.weight": stds(20, 30), "2.weight": stds(30, 4)},
         conversion=Table(("parameter", "numbers"), [("0.weight", "600"), ("0.bias", "30")]),
-        notes=["12 missing values were imputed."], usage=Usage("import bayesrule as br", ("bayesrule predict m d.csv",)),
+        notes=["12 missing values were imputed."],
+        usage=Usage("import bayesrule as br", ("bayesrule predict m d.csv",)),
         provenance=Provenance("bayesrule fit", 7, {"bayesrule": "0.1.0"}),
     )  # fmt: skip
 
@@ -73,7 +74,7 @@ def regression(n: int = 90, scale: float = 1.0, stated: float = 1.0) -> Report:
     rows = [[float(value), "red" if value > 0 else "blue"] for value in mean]
     return Report(
         "A model", "some data", {"training": 300, "test": n}, predictions, metrics,
-        methods=[Method("Bayesian network", metrics, ours=True), Method("Point estimate", {**metrics, "test_nll": 1.4})],
+        methods=[Method("Our network", metrics, ours=True), Method("Point estimate", {**metrics, "test_nll": 1.4})],
         history=history(valid=False), inputs=FeatureRows(["size", "colour"], rows), posterior_stds={"w": stds(3, 1)},
     )  # fmt: skip
 

@@ -57,6 +57,7 @@ def test_a_step_on_the_device(example: tuple[nn.Module, torch.Tensor], family: b
     bnn = br.bayesianize(net, family, br.Normal(0.5)).cuda()
     mean, expected = bnn.at_mean(x.cuda()), net(x)
     torch.testing.assert_close(mean.cpu(), expected, rtol=1e-3, atol=1e-3)
+    bnn.train()  # cuDNN has no backward pass of recurrent layers in eval mode
     (bnn(x.cuda()).square().mean() + br.kl(bnn) / 100).backward()
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in bnn.parameters())
     cpu = copy.deepcopy(bnn).cpu()

@@ -191,6 +191,14 @@ def test_draws_that_agree_have_no_mutual_information(likelihood: Likelihood) -> 
     assert p.entropy.min() > 0.01
 
 
+@pytest.mark.parametrize("likelihood", [br.Categorical(), br.Bernoulli()])
+def test_rounding_makes_no_mutual_information_negative(likelihood: Likelihood) -> None:
+    agreeing = torch.randn(1, 1000, 3).expand(9, -1, -1)
+    information = br.Predictive(agreeing, likelihood).mutual_information
+    assert information.min() == 0
+    assert information.max() < 1e-6
+
+
 def test_sure_draws_that_disagree_have_nothing_else() -> None:
     outputs = torch.tensor([[[800.0, -800.0]], [[-800.0, 800.0]]], dtype=torch.float64)
     p = br.Predictive(outputs, br.Categorical())

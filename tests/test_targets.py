@@ -102,6 +102,11 @@ def test_numbers_as_scikit_learn_standardises_them() -> None:
     assert target.decode(np.float32([0.0]))[0] == target.mean
 
 
+def test_a_target_that_overflows_is_refused() -> None:
+    with pytest.raises(BadTable, match=r"absurdly far.*1e\+90 in row 1"):
+        NumberTarget.fit(column([1.0, 2.0])).encode(column([1.5, 1e90]))
+
+
 @pytest.mark.parametrize(
     ("series", "task", "message"),
     [

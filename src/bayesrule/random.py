@@ -21,12 +21,18 @@ class NoiseSource(Protocol):
 
 
 def draw(shape: tuple[int, ...], law: Law, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Fresh noise: standard normal, uniform on [0, 1), or random signs ±1."""
+    """Fresh noise: standard normal, uniform on [0, 1), or random signs ±1.
+
+    Half precision gets the noise of float32, rounded: a seed then means the same noise with and without autocast.
+    """
+    dtype = like.dtype if like.dtype == torch.float64 else torch.float32
     if law == "normal":
-        return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
-    if law == "uniform":
-        return torch.rand(shape, generator=generator, dtype=like.dtype, device=like.device)
-    return torch.randint(0, 2, shape, generator=generator, dtype=like.dtype, device=like.device) * 2 - 1
+        noise = torch.randn(shape, generator=generator, dtype=dtype, device=like.device)
+    elif law == "uniform":
+        noise = torch.rand(shape, generator=generator, dtype=dtype, device=like.device)
+    else:
+        noise = torch.randint(0, 2, shape, generator=generator, dtype=dtype, device=like.device) * 2 - 1
+    return noise.to(like.dtype)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,9 @@ from torch import Tensor
 from bayesrule.errors import InvalidArgument, ShapeMismatch
 from bayesrule.typing import Drawable
 
+ROUNDING = 1e-12
+"""Of a sum of fractions: a matrix of rank 2 is explained by two singular values, to the last digit but one."""
+
 
 @dataclass(frozen=True)
 class Spectrum:
@@ -21,11 +24,14 @@ class Spectrum:
 
 
 @torch.no_grad()
-def explained_variance(matrix: Float[Tensor, "*batch fan_in fan_out"]) -> Float[Tensor, "*batch ranks"]:
+def explained_variance(matrix: Tensor) -> Float[Tensor, "*batch ranks"]:
     """``γ_k² / Σ_i γ_i²`` for every singular value γ, largest first   [k-tied Normal, Fig. 3].
 
     The first k sum to the share of ``Σ entries²`` that the best rank-k approximation keeps. Computed in double
     precision, since the small ones are what a truncation leaves out. A matrix of zeros gives zeros.
+
+    Args:
+        matrix: One (…, m, n) or several.
 
     Example:
         >>> explained_variance(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
@@ -43,7 +49,8 @@ def rank_that_explains(fraction: float, explained: Float[Tensor, " ranks"]) -> i
     """The smallest rank whose singular values explain at least this fraction."""
     if not 0 < fraction <= 1:
         raise InvalidArgument("The fraction to explain lies above 0 and at most at 1", got=fraction)
-    return min(int((explained.cumsum(-1) < fraction).sum()) + 1, len(explained))
+    missing = explained.cumsum(-1) < fraction - ROUNDING
+    return min(int(missing.sum()) + 1, len(explained))
 
 
 def spectra(model: Drawable) -> dict[str, Spectrum]:

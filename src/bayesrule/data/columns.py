@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
@@ -115,7 +116,7 @@ def named_columns(frame: pd.DataFrame) -> pd.DataFrame:
 
 def refuse_repeated(names: Sequence[str], where: str) -> None:
     """Raise if two columns have one name."""
-    repeated = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if repeated:
         raise BadTable(
             f"{where} has more than one column of the same name",

@@ -145,7 +145,16 @@ class NumberTarget:
 
     def encode(self, series: pd.Series) -> Float32[np.ndarray, " rows"]:
         """``(y − mean) / std``."""
-        return ((_known_numbers(self.name, series) - self.mean) / self.std).astype(np.float32)
+        with np.errstate(over="ignore"):
+            standardised = ((_known_numbers(self.name, series) - self.mean) / self.std).astype(np.float32)
+        if not np.isfinite(standardised).all():
+            row = int(np.flatnonzero(~np.isfinite(standardised))[0])
+            raise BadTable(
+                f"The target {self.name!r} is absurdly far from its values in training",
+                got=f"{series.iloc[row]} in row {series.index[row]}, for a standard deviation of {self.std}",
+                remedy="Correct the value, or leave it empty.",
+            )
+        return standardised
 
     def decode(self, standardised: Float[np.ndarray, " ..."]) -> Float[np.ndarray, " ..."]:
         """``mean + std·z``, in double precision."""

@@ -71,10 +71,14 @@ def solve_natural(
             step, squared_decrement = newton_step(point, target.detach())
             if not step.isfinite().all():  # ∇²A has become singular: λ runs away to the boundary of Ω
                 _refuse(expectation)
-            if (squared_decrement <= tolerance**2).all():
+            if (squared_decrement.abs() <= tolerance**2).all():
                 break
             point = point + _halve_until_lower(objective, point, step).unsqueeze(-1) * step
         else:
+            _refuse(expectation)
+        # Far out on Ω, where λ runs away, ∇²A is rounding alone and its decrement means nothing: look at μ itself.
+        reached = torch.func.vmap(torch.func.grad(log_partition))(point)
+        if not torch.allclose(reached, target.detach(), rtol=1e-4, atol=1e-4):
             _refuse(expectation)
     for _ in range(2):
         point = point + newton_step(point, target)[0]

@@ -14,28 +14,49 @@ def event_dims(event_dim: int) -> tuple[int, ...]:
     return tuple(range(-event_dim, 0))
 
 
-def sum_of_squares(x: Tensor, event_dim: int) -> Tensor:
-    """``Σ x²`` over the event, without a squared copy of ``x`` and with one temporary, the gradient, in backward."""
-    return _SumOfSquares.apply(x, event_dim)
+def sum_of_squares(x: Tensor, event_dim: int, centre: Tensor | None = None) -> Tensor:
+    """``Σ (x − centre)²`` over the event, 0 being the default centre; for the gradient nothing but ``x`` is kept."""
+    if centre is None or centre.ndim == 0:
+        x, event_dim = _in_its_own_layout(x, event_dim)
+    return _SumOfSquares.apply(x, centre, event_dim)
+
+
+def _in_its_own_layout(x: Tensor, event_dim: int) -> tuple[Tensor, int]:
+    """The parameter that ``x`` shows in another order, if it does.
+
+    Gradients that come through a view are added to others out of place, at the price of one more tensor of that size.
+    """
+    if x.ndim != event_dim or torch.compiler.is_compiling() or not x._is_view():
+        return x, event_dim
+    stored = x._base
+    if stored is None or not stored.is_leaf or stored.numel() != x.numel():
+        return x, event_dim
+    return stored, stored.ndim
 
 
 class _SumOfSquares(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, event_dim: int) -> Tensor:
-        return torch.linalg.vector_norm(x, dim=event_dims(event_dim)).square()
+    def forward(x: Tensor, centre: Tensor | None, event_dim: int) -> Tensor:
+        return torch.linalg.vector_norm(_centred(x, centre), dim=event_dims(event_dim)).square()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[0])
-        ctx.event_dim = inputs[1]
+        x, centre, ctx.event_dim = inputs
+        ctx.save_for_backward(x, centre)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (x,) = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        x, centre = ctx.saved_tensors
         # Unlike the norm's own, this derivative can be taken again, at zero too.
-        return 2 * gradient.reshape(*gradient.shape, *(1,) * ctx.event_dim) * x, None
+        of_x = 2 * gradient.reshape(*gradient.shape, *(1,) * ctx.event_dim) * _centred(x, centre)
+        of_centre = -of_x.sum_to_size(centre.shape) if ctx.needs_input_grad[1] else None
+        return of_x, of_centre, None
+
+
+def _centred(x: Tensor, centre: Tensor | None) -> Tensor:
+    return x if centre is None else x - centre
 
 
 def broadcast_sum(values: Tensor, event_shape: tuple[int, ...]) -> Tensor:

@@ -109,7 +109,8 @@ class BayesianRecurrentLayer(BayesianLayer):
         """Nothing to flatten: the weights are new in every pass."""
 
     def _update_flat_weights(self) -> None:
-        self._flat_weights = [getattr(self, name) for name in self._flat_weights_names]
+        # cuDNN reads them as they lie in memory; a draw in the matrix view lies transposed.
+        self._flat_weights = [getattr(self, name).contiguous() for name in self._flat_weights_names]
 
     def _init_flat_weights(self) -> None:
         self._flat_weights, self._flat_weight_refs = [], []

@@ -54,13 +54,14 @@ def _gaussian_kl(posterior: GaussianPosterior, prior: DiagonalNormal) -> Tensor:
     event = posterior.event_shape
     log_scales = -broadcast_sum(prior.precision.log(), event)
     trace = posterior.covariance.trace(prior.precision)
-    distance = _weighted_squares(posterior.mean - prior.mean, prior.precision, posterior.event_dim)
+    distance = _weighted_squares(posterior, prior)
     return 0.5 * (log_scales - posterior.covariance.logdet() + trace + distance - event.numel())
 
 
-def _weighted_squares(centred: Tensor, precision: Tensor, event_dim: int) -> Tensor:
-    """``Σ precision · centred²``; no squared copy of the mean where the precision is one number."""
+def _weighted_squares(posterior: GaussianPosterior, prior: DiagonalNormal) -> Tensor:
+    """``Σ precision · (mean − m₀)²``; no copy of the mean is kept where the precision is one number."""
+    precision, event_dim = prior.precision, posterior.event_dim
     batch = max(0, precision.ndim - event_dim)
     if precision.shape[batch:].numel() == 1:
-        return precision.reshape(precision.shape[:batch]) * sum_of_squares(centred, event_dim)
-    return (precision * centred.square()).sum(event_dims(event_dim))
+        return precision.reshape(precision.shape[:batch]) * sum_of_squares(posterior.mean, event_dim, prior.mean)
+    return (precision * (posterior.mean - prior.mean).square()).sum(event_dims(event_dim))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,7 +13,7 @@ LARGEST = 1e150  # squares and sums of what is drawn stay finite
 
 @dataclass(frozen=True)
 class Axis:
-    """Values from ``low`` to ``high`` lie between the places ``start`` and ``end``; those beyond are drawn at the end."""
+    """Values from ``low`` to ``high`` lie between the places ``start`` and ``end``; those beyond at an end."""
 
     low: float
     high: float
@@ -48,7 +48,8 @@ class Axis:
         stride = max(1, math.ceil((last - first) / about))
         powers = range(first, last + 1, stride)
         values = [factor * 10.0**power for power in powers for factor in factors]
-        return [value for value in values if self.low * (1 - 1e-9) <= value <= self.high * (1 + 1e-9)]
+        inside = [value for value in values if self.low * (1 - 1e-9) <= value <= self.high * (1 + 1e-9)]
+        return inside if len(inside) > 1 else replace(self, log=False).ticks(about)
 
 
 def finite(values: Iterable[float]) -> np.ndarray:

@@ -112,8 +112,9 @@ def verdict(methods: Sequence[Method]) -> str:
         return ""
     nll = ours[0].metrics[NLL.key]
     best = min(others, key=lambda method: method.metrics[NLL.key])
+    rival = number(best.metrics[NLL.key])
     beaten = [method.name for method in others if nll < method.metrics[NLL.key]]
     if len(beaten) == len(others):
-        return f"This model has the lowest test NLL: {number(nll)}, next is {best.name} with {number(best.metrics[NLL.key])}."
+        return f"This model has the lowest test NLL: {number(nll)}, next is {best.name} with {rival}."
     before = f" and before {', '.join(beaten)}" if beaten else ""
-    return f"By test NLL this model ({number(nll)}) comes after {best.name} ({number(best.metrics[NLL.key])}){before}."
+    return f"By test NLL this model ({number(nll)}) comes after {best.name} ({rival}){before}."

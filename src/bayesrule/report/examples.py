@@ -46,9 +46,10 @@ class ExampleGroup:
 def example_groups(predictions: Classification | Regression, inputs: Images | FeatureRows | None) -> list[ExampleGroup]:
     """The groups, each without the examples of those before it."""
     seen: set[int] = set()
+    each = min(EACH, max(1, len(predictions) // 2))  # of few examples, half are more certain than the rest
     groups = []
     for title, explanation, order in _orders(predictions):
-        chosen = [int(index) for index in order if int(index) not in seen][:EACH]
+        chosen = [int(index) for index in order if int(index) not in seen][:each]
         seen |= set(chosen)
         if not chosen:
             continue
@@ -67,7 +68,7 @@ def _orders(predictions: Classification | Regression) -> list[tuple[str, str, np
         missed = np.abs(predictions.targets - predictions.mean) / np.maximum(predictions.std, 1e-300)
         surprises = np.argsort(-missed, kind="stable")
         return [
-            ("Least certain", "The widest predictions: a person might look at these.", order[::-1]),
+            ("Least certain", "The widest predictions: a person might look at these first.", order[::-1]),
             ("Most certain", "The narrowest predictions.", order),
             ("Biggest surprises", "Furthest from the prediction, in its own standard deviations.",
              surprises[~predictions.inside[surprises]]),
@@ -75,8 +76,12 @@ def _orders(predictions: Classification | Regression) -> list[tuple[str, str, np
     by_entropy = np.argsort(predictions.entropy, kind="stable")
     by_confidence = np.argsort(-predictions.confidence, kind="stable")
     return [
-        ("Least certain", "Probability spread over several classes: a person might look at these.", by_entropy[::-1]),
-        ("Most certain", "Nearly all probability on one class.", by_entropy),
+        (
+            "Least certain",
+            "Where its probability is spread most: a person might look at these first.",
+            by_entropy[::-1],
+        ),
+        ("Most certain", "Where its probability is spread least.", by_entropy),
         ("Surest mistakes", "Wrong, and surest of it.", by_confidence[~predictions.correct[by_confidence]]),
     ]
 
@@ -148,6 +153,7 @@ def _ticks(values: np.ndarray) -> list[str]:
 
 
 def _cell(value: object) -> str:
-    if isinstance(value, bool | np.bool_ | str) or not isinstance(value, int | float | np.number):
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         return shortened(str(value))
-    return str(int(value)) if abs(value) < 10**7 and value == int(value) else number(float(value))
+    size = float(value)
+    return str(int(size)) if abs(size) < 1e7 and size == int(size) else number(size)

@@ -51,15 +51,16 @@ def _when_it_says_ninety(predictions: Classification) -> str:
     near = (predictions.confidence >= NEAR_NINETY[0]) & (predictions.confidence < NEAR_NINETY[1])
     if near.sum() < 10:
         return ""
-    share = float(predictions.correct[near].mean())
-    return f"When it says about 90 %, it is right {percent(share, 0)} of the time ({plural(int(near.sum()), 'such answer')})."
+    share, answers = float(predictions.correct[near].mean()), plural(int(near.sum()), "such answer")
+    return f"When it says about 90 %, it is right {percent(share, 0)} of the time ({answers})."
 
 
 def _certainty(predictions: Classification) -> str:
     confidence, right = predictions.confidence, predictions.correct
-    told = f"On average it claims to be {percent(float(confidence.mean()))} sure and is right {percent(float(right.mean()))} of the time"
+    claimed, kept = percent(float(confidence.mean())), percent(float(right.mean()))
+    told = f"On average it claims to be {claimed} sure and is right {kept} of the time"
     if len(predictions) < FEWEST:
-        return f"{told}; {plural(len(predictions), 'example')} are too few to say whether that is honest."
+        return f"{told}; there are too few examples ({len(predictions)}) to say whether that is honest."
     surplus = confidence - right
     gap, chance = float(surplus.mean()), 2 * float(surplus.std(ddof=1)) / math.sqrt(len(predictions))
     if abs(gap) <= max(chance, 0.005):
@@ -74,8 +75,10 @@ def _handing_over(predictions: Classification) -> str:
     kept = float(accuracy_when_answering(predictions)[len(predictions) - handed - 1])
     gain = kept - float(predictions.correct.mean())
     if gain <= 0:
-        return "Its certainty does not tell its right answers from its mistakes: leaving out the least certain tenth gains nothing."
-    return f"Hand the least certain {plural(handed, 'example')} to a person, and it is right on {percent(kept)} of the others."
+        told = "Its certainty does not tell its right answers from its mistakes"
+        return f"{told}: leaving out the least certain tenth gains nothing."
+    told = f"Hand the least certain {plural(handed, 'example')} to a person"
+    return f"{told}, and it is right on {percent(kept)} of the others."
 
 
 def _off(predictions: Regression) -> str:
@@ -95,13 +98,15 @@ def _against_the_mean(predictions: Regression) -> str:
 def _intervals(predictions: Regression) -> str:
     inside = predictions.inside
     share = float(inside.mean())
-    told = f"Its 90 % intervals hold the truth {percent(share)} of the time ({int(inside.sum())} of {plural(len(inside), 'example')})"
+    held = f"{int(inside.sum())} of {plural(len(inside), 'example')}"
+    told = f"Its 90 % intervals hold the truth {percent(share)} of the time ({held})"
     if len(predictions) < FEWEST:
         return f"{told}; too few examples to say whether that is honest."
     low, high = wilson(share, len(predictions))
     if low <= HIGH - LOW <= high:
         return f"{told}: as wide as they should be, as far as these can tell."
-    return f"{told}: they are {'too wide, it is too cautious' if share > HIGH - LOW else 'too narrow, it is overconfident'}."
+    fault = "too wide, it is too cautious" if share > HIGH - LOW else "too narrow, it is overconfident"
+    return f"{told}: they are {fault}."
 
 
 def _halves(predictions: Regression) -> str:
@@ -116,13 +121,15 @@ def _halves(predictions: Regression) -> str:
 
 
 def _kinds_of_doubt(predictions: Regression) -> str:
-    total = float(np.square(predictions.std).mean())
+    total = _rmse(predictions.std)
     if not 0 < total < math.inf:
         return ""
-    share = float(np.square(predictions.epistemic_std).mean()) / total
-    return f"Of its predictive variance {percent(share, 0)} is what the model does not know and more data would lower; the rest is noise in the data."
+    share = percent((_rmse(predictions.epistemic_std) / total) ** 2, 0)
+    unknown = "is what the model does not know and more data would lower"
+    return f"Of its predictive variance {share} {unknown}; the rest is noise in the data."
 
 
 def _rmse(error: np.ndarray) -> float:
-    with np.errstate(over="ignore"):
-        return float(np.sqrt(np.square(error).mean()))
+    largest = float(np.abs(error).max())
+    # Divided first: squares of very large or small numbers have no place in float64.
+    return largest * float(np.sqrt(np.square(error / largest).mean())) if largest > 0 else 0.0

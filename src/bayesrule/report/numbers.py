@@ -9,10 +9,10 @@ _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """``0.972`` → ``97.2 %``. Nothing short of all reads as 100 %, nothing above none as 0 %.
+    r"""``0.972`` → ``97.2 %``. Nothing short of all reads as 100 %, nothing above none as 0 %.
 
     >>> percent(0.972), percent(1.0), percent(0.9999), percent(0.0001)
-    ('97.2\\xa0%', '100\\xa0%', '>99.9\\xa0%', '<0.1\\xa0%')
+    ('97.2\xa0%', '100\xa0%', '>99.9\xa0%', '<0.1\xa0%')
     """
     if not math.isfinite(share):
         return MISSING
@@ -79,10 +79,10 @@ def short_count(value: int) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds, minutes or hours.
+    r"""Seconds, minutes or hours.
 
     >>> duration(8.24), duration(125.0), duration(7300.0)
-    ('8.2\\xa0s', '2\\xa0min 5\\xa0s', '2\\xa0h 1\\xa0min')
+    ('8.2\xa0s', '2\xa0min 5\xa0s', '2\xa0h 1\xa0min')
     """
     if seconds is None or not math.isfinite(seconds):
         return MISSING

@@ -76,7 +76,7 @@ def _without_broken_predictions(report: Report) -> tuple[_LeftOut, Report]:
     good = report.predictions.finite()
     if good.all():
         return _LeftOut(False, ()), report
-    broken = f"{plural(int((~good).sum()), 'test prediction')} not finite, and left out of this page."
+    broken = f"Left out of this page, being no finite numbers: {plural(int((~good).sum()), 'test prediction')}."
     if not good.any():
         return _LeftOut(True, (broken,)), report
     chosen = np.flatnonzero(good)
@@ -84,7 +84,7 @@ def _without_broken_predictions(report: Report) -> tuple[_LeftOut, Report]:
     if isinstance(inputs, Images):
         inputs = Images(inputs.pixels[chosen])
     elif isinstance(inputs, FeatureRows):
-        inputs = FeatureRows(inputs.names, [inputs.rows[index] for index in chosen])
+        inputs = FeatureRows(inputs.names, [inputs.rows[int(index)] for index in chosen])
     return _LeftOut(False, (broken,)), replace(report, predictions=report.predictions.only(chosen), inputs=inputs)
 
 

@@ -14,6 +14,7 @@ LOW, HIGH = 0.05, 0.95
 
 
 def require_length(name: str, got: int, wanted: int) -> None:
+    """Refuse what does not fit the examples, classes or columns it belongs to."""
     if got != wanted:
         raise ShapeMismatch(f"There must be as many {name} as what they belong to", got=f"{got} beside {wanted}")
 
