@@ -126,3 +126,11 @@ def test_collapsed_standard_deviations_are_refused() -> None:
 def test_an_unknown_row_is_refused() -> None:
     with pytest.raises(InvalidArgument, match=r"No weight '0\.bias'"):
         br.compress(converted(), rank=1).compression["0.bias"]
+
+
+@pytest.mark.parametrize(("rank", "numbers"), [(1, 481_614), (2, 484_008), (3, 486_402)])
+def test_the_papers_network_has_as_many_numbers_as_k_tied(rank: int, numbers: int) -> None:
+    """784-400-400-10, mean-field 956,820   [k-tied Normal, Fig. 6]."""
+    net = nn.Sequential(nn.Linear(784, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU(), nn.Linear(400, 10))
+    table = br.compress(converted(net, br.Diagonal()), rank=rank).compression
+    assert (table.numbers_before, table.numbers_after) == (956_820, numbers)

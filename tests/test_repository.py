@@ -18,7 +18,14 @@ import torch
 from packaging.requirements import Requirement
 
 import bayesrule as br
-from bayesrule.posteriors import CovarianceOperator, Family, GaussianPosterior, KTiedCovariance, Posterior, RestrictedCovariance
+from bayesrule.posteriors import (
+    CovarianceOperator,
+    Family,
+    GaussianPosterior,
+    KTiedCovariance,
+    Posterior,
+    RestrictedCovariance,
+)
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -118,7 +125,11 @@ def test_the_design_draws_the_layers_that_are_enforced() -> None:
 
 
 def test_every_family_has_a_page() -> None:
-    kinds = [kind for kind in vars(sys.modules["bayesrule.posteriors"]).values() if isinstance(kind, type) and not inspect.isabstract(kind)]
+    kinds = [
+        kind
+        for kind in vars(sys.modules["bayesrule.posteriors"]).values()
+        if isinstance(kind, type) and not inspect.isabstract(kind)
+    ]
     structures = {kind for kind in kinds if issubclass(kind, CovarianceOperator | Posterior)}
     # A page and the module it describes share their name; these two are parts of every family, not families.
     modules = {kind.__module__.rpartition(".")[2] for kind in structures - {GaussianPosterior, RestrictedCovariance}}

@@ -1,13 +1,7 @@
-"""Models written and read back: the same to the last bit, and never half written."""
+"""Models written and read back: the same to the last bit."""
 
 from __future__ import annotations
 
-import copy
-import json
-import os
-import pickle
-import re
-import shutil
 from collections.abc import Callable
 from itertools import cycle, product
 from pathlib import Path
@@ -17,14 +11,26 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
 
 import bayesrule as br
 from bayesrule import likelihoods
-from bayesrule.errors import Unsupported
 from bayesrule.posteriors import Family
 from bayesrule.priors import Prior
+from round_trips import (
+    TOKENS,
+    Extras,
+    Misleading,
+    Recurrent,
+    Tied,
+    Untraceable,
+    check_equal,
+    check_round_trip,
+    convolutional,
+    inputs,
+    mlp,
+    moved,
+)
 
 FAMILIES = [
     br.Diagonal(0.1),
@@ -34,6 +40,8 @@ FAMILIES = [
     br.MatrixNormalDiagonal("free", 0.1),
     br.Full(0.1),
 ]
+
+
 PRIORS = [
     br.Normal(0.2),
     br.Normal(0.2, mean=0.1),
@@ -45,6 +53,8 @@ PRIORS = [
     br.ARD(),
     *(br.GroupARD(group, learn) for group in ("row", "column", "both") for learn in ("closed-form", "gradient")),
 ]
+
+
 ESTIMATORS = [br.Auto(), br.WeightSample(), br.LocalReparam(), br.Flipout(), br.Mean()]
 
 
@@ -67,68 +77,6 @@ LIKELIHOODS: dict[str, Callable[[], likelihoods.Likelihood | None]] = {
     "bernoulli": br.Bernoulli,
     "poisson": br.Poisson,
 }
-
-
-def inputs(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(4, *shape, generator=torch.Generator().manual_seed(2), dtype=dtype)
-
-
-def moved(bnn: br.nn.BayesianModule) -> br.nn.BayesianModule:
-    """Away from where a conversion starts, so that nothing is right by having been left alone."""
-    with torch.no_grad():
-        for tensor in (*bnn.parameters(), *bnn.buffers()):
-            if tensor.is_floating_point():
-                tensor += 0.05 * torch.rand_like(tensor)
-            else:
-                tensor += 1
-    return bnn
-
-
-def check_round_trip(net: nn.Module, folder: Path, *x: Tensor, **options: Any) -> br.nn.BayesianModule:
-    """Save, load into another copy of the network, and compare everything."""
-    bnn = moved(br.bayesianize(net, **options))
-    br.save(bnn, folder)
-    other = fresh(net)
-    state, generator = {name: tensor.clone() for name, tensor in other.state_dict().items()}, torch.get_rng_state()
-    loaded = br.load(folder, into=other)
-    assert torch.equal(generator, torch.get_rng_state())
-    assert all(torch.equal(tensor, state[name]) for name, tensor in other.state_dict().items())
-    shutil.rmtree(folder)  # nothing may still be read from it
-    check_equal(bnn, loaded, *x)
-    return loaded
-
-
-def fresh(net: nn.Module) -> nn.Module:
-    """A network of the same architecture with other weights."""
-    other = copy.deepcopy(net)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.normal_()
-    return other
-
-
-def check_equal(bnn: br.nn.BayesianModule, loaded: br.nn.BayesianModule, *x: Tensor) -> None:
-    before, after = bnn.state_dict(), loaded.state_dict()
-    assert list(before) == list(after)
-    for name, tensor in before.items():
-        assert tensor.dtype == after[name].dtype, name
-        assert torch.equal(tensor, after[name]), name
-    assert torch.equal(br.kl(bnn), br.kl(loaded))
-    assert str(bnn.conversion) == str(loaded.conversion)
-    assert {type(p) for p in bnn.parameters()} == {type(p) for p in loaded.parameters()}
-    assert repr(bnn.likelihood) == repr(loaded.likelihood)
-    predictions = [br.predict(each, x, 3, strategy="loop") for each in (bnn, loaded)]
-    assert torch.equal(*(p.outputs for p in predictions))
-    if bnn.likelihood is not None:
-        assert torch.equal(*(p.mean for p in predictions))
-        assert torch.equal(*(p.std for p in predictions))
-        assert torch.equal(bnn.likelihood.kl(), loaded.likelihood.kl())
-    for training in (True, False):  # the estimator of every layer, too
-        passes = []
-        for each in (bnn.train(training), loaded.train(training)):
-            torch.manual_seed(1)
-            passes.append(each(*x))
-        assert torch.equal(*passes)
 
 
 @pytest.mark.parametrize(
@@ -156,90 +104,16 @@ def test_every_likelihood_with_every_estimator(
     check_round_trip(net, tmp_path / "m", inputs(5, dtype=dtype), **options)
 
 
-class Tied(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding, self.out = nn.Embedding(6, 3, padding_idx=0), nn.Linear(3, 6)
-        self.out.weight = self.embedding.weight
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.out(torch.tanh(self.embedding(tokens)))
-
-
-class Untraceable(nn.Module):
-    """Its path depends on its input; one layer is used twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.wide, self.twice = nn.Linear(5, 3), nn.Linear(3, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.wide(x) if float(x.detach().sum()) > -1e9 else x
-        return self.twice(self.twice(hidden))
-
-
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.rnn, self.head = nn.LSTM(3, 4, 2, batch_first=True, bidirectional=True), nn.Linear(8, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.rnn(x)[0])
-
-
-class Misleading(nn.Module):
-    """Layers called like presets and like patterns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention, self.all, self.last_layer = nn.Linear(5, 4), nn.Linear(4, 4), nn.Linear(4, 4)
-        self.named = nn.ModuleDict({"a[0]": nn.Linear(4, 4), "a*": nn.Linear(4, 4), "ab": nn.Linear(4, 3)})
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in (self.attention, self.all, self.last_layer, *self.named.values()):
-            x = layer(x)
-        return x
-
-
-class Extras(nn.Module):
-    """Buffers of several kinds, some of them views of others, and an empty one."""
-
-    counts: Tensor
-    whole: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(5, 3)
-        self.register_buffer("counts", torch.arange(3))
-        self.register_buffer("whole", torch.rand(4, 3))
-        self.register_buffer("part", self.whole[:2])
-        self.register_buffer("turned", torch.rand(3, 2).T)
-        self.register_buffer("empty", torch.zeros(0, 3))
-        self.register_buffer("flag", torch.tensor(True).int())
-        self.register_buffer("coarse", torch.rand(2).bfloat16())
-        self.register_buffer("forgotten", torch.rand(2), persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x) * self.whole.sum() + self.counts
-
-
-def mlp() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))
-
-
-def convolutional() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(2, 4, 3, groups=2), nn.BatchNorm2d(4), nn.ConvTranspose2d(4, 2, 2), nn.Flatten(), nn.Linear(18, 2)
-    )  # fmt: skip
-
-
-TOKENS = torch.tensor([[1, 5, 0], [2, 2, 4]])
 PER_LAYER = {"posterior": {"0": br.Diagonal(0.1), "2": br.Point(), "*": br.Full(0.1)},
              "prior": {"0": br.ARD(), "*": br.Normal(0.3)},
              "estimator": {"4": br.LocalReparam(), "*": br.WeightSample()}}  # fmt: skip
+
+
 MISLEADING = {lambda name, _: name == "named.a*": br.Full(0.1),
               lambda name, _: name == "named.a[0]": br.MatrixNormal(0.1), "last_layer": br.Diagonal(0.1),
               "*": br.KTied(3, 0.1)}  # fmt: skip
+
+
 CASES: dict[str, tuple[Callable[[], nn.Module], Tensor, dict[str, Any]]] = {
     "bare layer": (lambda: nn.Linear(5, 3), inputs(5), {}),
     "tied": (Tied, TOKENS, {"posterior": br.MatrixNormal(0.1)}),
@@ -298,7 +172,7 @@ def test_what_a_prior_learns_or_is_centred_on_is_kept(tmp_path: Path) -> None:
     assert not isinstance(centred.homes()["weight"].hyperparameters.centre, nn.Parameter)
 
 
-@pytest.mark.parametrize("std", [np.float32(0.3), np.array([0.1, 0.2, 0.7]), torch.tensor([0.1, 0.2, 0.7]).half()])
+@pytest.mark.parametrize("std", [np.float32(0.3), torch.tensor([0.1, 0.2, 0.7]).half()])
 def test_numbers_of_other_libraries_and_dtypes_are_kept_exactly(
     std: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,73 +201,3 @@ def test_a_loaded_model_trains_on(tmp_path: Path) -> None:
     loaded = br.load(br.save(br.bayesianize(net), tmp_path), into=net)
     (loaded(inputs(5)).square().mean() + br.kl(loaded)).backward()
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in loaded.parameters())
-
-
-def test_a_loaded_model_does_not_depend_on_the_file(tmp_path: Path) -> None:
-    net = nn.Linear(5, 3).double()
-    bnn = moved(br.bayesianize(net))
-    loaded = br.load(br.save(bnn, tmp_path), into=net)
-    with (tmp_path / "model.safetensors").open("r+b") as file:  # in place: no new file, as a rename would make
-        file.write(bytes(1000))
-        file.truncate()
-    check_equal(bnn, loaded, inputs(5))
-
-
-def test_a_folder_holds_json_and_safetensors_for_everyone_to_read(tmp_path: Path) -> None:
-    before = os.umask(0o027)
-    try:
-        folder = br.save(br.bayesianize(mlp(), prior=br.Normal(0.1)), tmp_path / "a" / "b")
-    finally:
-        os.umask(before)
-    assert folder == tmp_path / "a" / "b"
-    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
-    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o640}
-    config = json.loads((folder / "config.json").read_text())
-    assert config["format"] == "bayesrule-model"
-    assert config["prior"]["0"] == {"name": "Normal", "std": 0.1, "mean": 0.0}
-    with safe_open(folder / "model.safetensors", "pt") as file:
-        assert json.loads(file.metadata()["config"]) == config
-        assert "module.0.homes.weight.posterior.mean" in file.keys()  # noqa: SIM118, not a dict
-
-
-def test_nothing_is_pickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*args: Any, **kwargs: Any) -> Any:
-        raise AssertionError("pickle was used")
-
-    net = mlp()
-    bnn = br.bayesianize(net)
-    for module, names in (
-        (pickle, ("dump", "dumps", "load", "loads", "Pickler", "Unpickler")),
-        (torch, ("save", "load")),
-    ):
-        for name in names:
-            monkeypatch.setattr(module, name, refused)
-    br.load(br.save(bnn, tmp_path), into=net)
-    sources = Path(br.__file__).parent.rglob("*.py")
-    assert not [path.name for path in sources if re.search(r"torch\.load|import pickle|from pickle", path.read_text())]
-
-
-def test_what_could_not_be_read_back_is_not_written(tmp_path: Path) -> None:
-    class KTied(br.KTied):
-        """Not the library's, in spite of its name."""
-
-    class Stateful(nn.Linear):
-        def get_extra_state(self) -> dict[str, int]:
-            return {"calls": 3}
-
-        def set_extra_state(self, state: Any) -> None: ...
-
-    with pytest.raises(Unsupported, match="KTied cannot be saved: it is not of bayesrule"):
-        br.save(br.bayesianize(nn.Linear(5, 3), KTied(2)), tmp_path / "m")
-    with pytest.raises(Unsupported, match=r"keeps tensors only.*0._extra_state"):
-        br.save(br.bayesianize(nn.Sequential(Stateful(5, 3))), tmp_path / "m")
-    assert not (tmp_path / "m").exists()
-
-
-def test_a_model_can_be_written_over_another(tmp_path: Path) -> None:
-    br.save(br.bayesianize(mlp()), tmp_path)
-    (tmp_path / "metrics.json").write_text("{}")
-    conv = br.bayesianize(nn.Conv2d(2, 3, 3), br.MatrixNormal(0.1), likelihood=br.Poisson())
-    br.save(conv, tmp_path)
-    check_equal(conv, br.load(tmp_path, into=nn.Conv2d(2, 3, 3)), inputs(2, 5, 5, dtype=torch.float32))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "metrics.json", "model.safetensors"]

@@ -66,13 +66,10 @@ def _public(kind: str) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it: numbers exactly, arrays and tensors with their dtype."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, Tensor | np.ndarray):
-        tensor = torch.as_tensor(value).detach()
-        return {"tensor": tensor.tolist(), "dtype": str(tensor.dtype).removeprefix("torch.")}
-    return value
+    """As JSON has it: numbers exactly, tensors with their dtype."""
+    if isinstance(value, Tensor):
+        return {"tensor": value.detach().tolist(), "dtype": str(value.dtype).removeprefix("torch.")}
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _value(value: Any) -> Any:
