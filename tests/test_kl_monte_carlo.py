@@ -9,7 +9,17 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from bayesrule.posteriors import Diagonal, Family, Full, KTied, MatrixNormal, MatrixNormalDiagonal, Point, Posterior
+from bayesrule.posteriors import (
+    ClippedLowRank,
+    Diagonal,
+    Family,
+    Full,
+    KTied,
+    MatrixNormal,
+    MatrixNormalDiagonal,
+    Point,
+    Posterior,
+)
 from bayesrule.priors import GroupARD, LearnedNormal, Normal, Prior, total_kl
 
 FAILURE_RATE = 1e-6
@@ -28,6 +38,7 @@ class Case:
 CASES = [
     Case(Diagonal(init_std=0.1, init_spread=0.5)),
     Case(KTied(rank=2, init_std=0.1, init_spread=0.5)),
+    Case(ClippedLowRank(rank=2, floor=0.05, init_std=0.1)),
     Case(MatrixNormal(init_std=0.1)),
     Case(MatrixNormalDiagonal(diagonal="kronecker", init_std=0.1)),
     # A dense factor over the 5,000 entries of the first layer would fill 200 MB.

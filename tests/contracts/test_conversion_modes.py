@@ -232,6 +232,22 @@ def test_half_precision_autocast_keeps_small_variances(family: Family) -> None:
         assert bnn(torch.randn(4, 30)).dtype == torch.float16
 
 
+@pytest.mark.parametrize("family", [br.Diagonal(1e-5), br.KTied(2, 1e-5), br.MatrixNormal(1e-5)], ids=structure)
+def test_half_precision_autocast_keeps_small_local_noise(family: Family) -> None:
+    """At zero means the outputs are the noise itself, of standard deviation 1e-5 ‖x‖, also for inputs beyond √65504."""
+    net = nn.Linear(30, 20, bias=False)
+    nn.init.zeros_(net.weight)
+    bnn = br.bayesianize(net, family, estimator=br.LocalReparam())
+    x = torch.full((4, 30), 400.0)
+    torch.manual_seed(0)
+    want = bnn(x)
+    torch.manual_seed(0)
+    with torch.autocast("cpu", dtype=torch.float16):
+        got = bnn(x)
+    assert want.std().item() == pytest.approx(1e-5 * 400 * 30**0.5, rel=0.5)
+    torch.testing.assert_close(got.float(), want, rtol=1e-2, atol=1e-4)
+
+
 def test_scaled_gradients_are_those_of_the_plain_step() -> None:
     bnn = br.bayesianize(nn.Sequential(nn.Linear(30, 20), nn.Tanh(), nn.Linear(20, 1)), br.KTied(1))
     x = torch.randn(8, 30)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from bayesrule.contractions import Contraction
@@ -24,6 +25,8 @@ class LocalReparam(Estimator):
     def output(self, posterior: Posterior, contraction: Contraction, x: Tensor, noise: NoiseSource) -> Tensor:
         """``op(x, mean)`` and the posterior's projected noises."""
         output = contraction(x, posterior.mean)
-        for term in posterior.project(contraction, x):
+        with torch.autocast(x.device.type, enabled=False):  # half precision holds neither σ² nor x²
+            terms = posterior.project(contraction, x.to(posterior.mean.dtype) if x.is_floating_point() else x)
+        for term in terms:
             output = output + term.apply(noise(term.noise_shape(output, contraction), "normal", output), contraction)
         return output

@@ -25,6 +25,14 @@ def _chunk_rows(left: Tensor, right: Tensor) -> int:
     return max(1, CHUNK_ENTRIES // max(1, batch * right.shape[-2]))
 
 
+def _multiply_into(product: Tensor, rows: Tensor, right: Tensor) -> None:
+    """``rows rightᵀ``, written over what is there; compilers and `torch.vmap` know only how to copy it there."""
+    if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(product):
+        product.copy_(rows @ right.mT)
+    else:
+        torch.matmul(rows, right.mT, out=product)
+
+
 class _SumLogProduct(torch.autograd.Function):
     """Gives the sum and its gradient; the gradient is an output so that it can be differentiated in its turn."""
 
@@ -32,16 +40,23 @@ class _SumLogProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        chunks = left.split(_chunk_rows(left, right), dim=-2)
         batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
         total, right_gradient = left.new_zeros(batch), right.new_zeros(*batch, *right.shape[-2:])
-        left_gradients = []
-        for rows in chunks:
-            product = rows @ right.mT
-            inverse = product.reciprocal()
-            total = total + product.log_().sum((-2, -1))
+        left_gradients: list[Tensor] = []
+        buffers = None
+        for rows in left.split(_chunk_rows(left, right), dim=-2):
+            # The same two buffers serve every chunk: blocks of their size, freed in between small ones that stay,
+            # would break up the heap until it is as large as the whole matrix.
+            if buffers is None:
+                product = rows @ right.mT
+                buffers = product, product.reciprocal()
+            product, inverse = (buffer[..., : rows.shape[-2], :] for buffer in buffers)
+            if left_gradients:
+                _multiply_into(product, rows, right)
+                inverse.copy_(product).reciprocal_()
             left_gradients.append(inverse @ right)
             right_gradient = right_gradient + inverse.mT @ rows
+            total = total + product.log_().sum((-2, -1))
         return total, torch.cat(left_gradients, dim=-2), right_gradient
 
     @staticmethod

@@ -39,7 +39,8 @@ class _SumOfSquares(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, centre: Tensor | None, event_dim: int) -> Tensor:
-        return torch.linalg.vector_norm(_centred(x, centre), dim=event_dims(event_dim)).square()
+        centred = x if centre is None else x - centre
+        return torch.linalg.vector_norm(centred, dim=event_dims(event_dim)).square()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -50,13 +51,10 @@ class _SumOfSquares(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
         x, centre = ctx.saved_tensors
         # Unlike the norm's own, this derivative can be taken again, at zero too.
-        of_x = 2 * gradient.reshape(*gradient.shape, *(1,) * ctx.event_dim) * _centred(x, centre)
-        of_centre = -of_x.sum_to_size(centre.shape) if ctx.needs_input_grad[1] else None
-        return of_x, of_centre, None
-
-
-def _centred(x: Tensor, centre: Tensor | None) -> Tensor:
-    return x if centre is None else x - centre
+        scale = 2 * gradient.reshape(*gradient.shape, *(1,) * ctx.event_dim)
+        slope = scale * x if centre is None else torch.addcmul(-scale * centre, scale, x)  # one temporary, not two
+        of_centre = -slope.sum_to_size(centre.shape) if ctx.needs_input_grad[1] else None
+        return slope.sum_to_size(x.shape), of_centre, None
 
 
 def broadcast_sum(values: Tensor, event_shape: tuple[int, ...]) -> Tensor:
