@@ -59,6 +59,33 @@ def heteroscedastic(outputs: np.ndarray) -> Any:
     return stats.norm(mean, 1e-3 + np.log1p(np.exp(raw)))
 
 
+@dataclass(frozen=True)
+class MixtureLaw:
+    """A mixture of scipy's normals, the components last, with the methods of a frozen distribution."""
+
+    weights: np.ndarray
+    normals: Any
+    dist = None
+
+    def mean(self) -> np.ndarray:
+        return (self.weights * self.normals.mean()).sum(-1)
+
+    def var(self) -> np.ndarray:
+        return (self.weights * (self.normals.var() + self.normals.mean() ** 2)).sum(-1) - self.mean() ** 2
+
+    def logpdf(self, y: np.ndarray) -> np.ndarray:
+        return special.logsumexp(self.normals.logpdf(y[..., None]), b=self.weights, axis=-1)
+
+    def cdf(self, y: np.ndarray) -> np.ndarray:
+        return (self.weights * self.normals.cdf(np.asarray(y)[..., None])).sum(-1)
+
+
+def mixture(outputs: np.ndarray) -> MixtureLaw:
+    """Of two entries with three components each."""
+    means, log_stds, logits = np.moveaxis(outputs.reshape(*outputs.shape[:-1], 3, 2, 3), -3, 0)
+    return MixtureLaw(special.softmax(logits, axis=-1), stats.norm(means, np.exp(log_stds)))
+
+
 def outputs_of(size: int, *, seed: int = 1) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return 2 * torch.randn(DRAWS, EXAMPLES, size, generator=generator, dtype=torch.float64)
@@ -78,6 +105,7 @@ def cases() -> dict[str, Case]:
         "gaussian learned": Case(learned_gaussian(), outputs_of(2), numbers, lambda f: stats.norm(f, 0.4)),
         "gamma noise": Case(noise, outputs_of(2), numbers, lambda f: stats.norm(f, gamma_std)),
         "heteroscedastic": Case(br.HeteroscedasticGaussian(), outputs_of(4), numbers, heteroscedastic),
+        "gaussian mixture": Case(br.GaussianMixture(), outputs_of(18), numbers, mixture),
         "student t": Case(t, outputs_of(1), numbers[:, :1], lambda f: stats.t(6, f, math.sqrt(2 / 3))),
         "poisson": Case(br.Poisson(), outputs_of(2), counts, lambda f: stats.poisson(np.exp(f))),
         "bernoulli": Case(br.Bernoulli(), outputs_of(2), bits, lambda f: stats.bernoulli(special.expit(f))),

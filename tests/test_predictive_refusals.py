@@ -11,7 +11,7 @@ from torch import Tensor
 
 import bayesrule as br
 from bayesrule.errors import InvalidArgument, ShapeMismatch, Unsupported
-from bayesrule.likelihoods import Likelihood
+from bayesrule.likelihoods import Likelihood, StudentT
 from predictive_cases import CASES, DRAWS, EXAMPLES, GAUSSIAN, outputs_of
 
 NEEDING_A_LIKELIHOOD = {
@@ -21,6 +21,7 @@ NEEDING_A_LIKELIHOOD = {
     "log_prob": lambda p: p.log_prob(torch.zeros(EXAMPLES, 2)),
     "samples": lambda p: p.samples(),
     "quantile": lambda p: p.quantile(0.5),
+    "cdf": lambda p: p.cdf(torch.zeros(EXAMPLES, 2)),
 }  # fmt: skip
 
 
@@ -39,7 +40,7 @@ def test_examples_are_never_read_as_entries_of_a_target(ask: Callable[[br.Predic
         ask(squeezed)
 
 
-@pytest.mark.parametrize("name", [*GAUSSIAN, "poisson", "student t"])
+@pytest.mark.parametrize("name", [*GAUSSIAN, "gaussian mixture", "poisson", "student t"])
 def test_numbers_have_no_class_probabilities(name: str) -> None:
     p = CASES[name].predictive
     kind = type(p.likelihood).__name__
@@ -55,6 +56,12 @@ def test_numbers_have_no_class_probabilities(name: str) -> None:
 def test_classes_have_no_quantiles(likelihood: Likelihood) -> None:
     with pytest.raises(Unsupported, match=r"Classes have no quantiles.*probs"):
         br.Predictive(outputs_of(2), likelihood).quantile(0.5)
+
+
+@pytest.mark.parametrize("likelihood", [br.Categorical(), br.Bernoulli(), br.Poisson(), StudentT(3.0, 2.0)])
+def test_only_normals_have_a_distribution_function(likelihood: Likelihood) -> None:
+    with pytest.raises(Unsupported, match=rf"cdf is defined for Gaussian.*{type(likelihood).__name__}.*quantile"):
+        br.Predictive(outputs_of(2), likelihood).cdf(torch.zeros(EXAMPLES, 2))
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, -0.1, 1.5, math.nan, torch.tensor([0.5, 1.0])])
@@ -73,5 +80,10 @@ def test_levels_are_a_number_or_a_vector() -> None:
 def test_targets_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ShapeMismatch, match="targets do not fit the outputs"):
         CASES["gaussian"].predictive.log_prob(torch.zeros(EXAMPLES + 1, 2))
+    for shape in ((EXAMPLES + 1, 2), (DRAWS, EXAMPLES, 2), (EXAMPLES,)):
+        with pytest.raises(ShapeMismatch, match="targets do not fit the outputs"):
+            CASES["gaussian"].predictive.cdf(torch.zeros(shape))
+    with pytest.raises(InvalidArgument, match="finite numbers"):
+        CASES["gaussian"].predictive.cdf(torch.full((EXAMPLES, 2), math.nan))
     with pytest.raises(InvalidArgument, match="class indices from 0 to 3"):
         br.Predictive(outputs_of(4), br.Categorical()).log_prob(torch.full((EXAMPLES,), 4))

@@ -72,6 +72,7 @@ LIKELIHOODS: dict[str, Callable[[], likelihoods.Likelihood | None]] = {
     "gaussian double": lambda: br.Gaussian(torch.tensor(0.1, dtype=torch.float64)),
     "gamma noise": gamma_noise,
     "heteroscedastic": lambda: br.HeteroscedasticGaussian(0.02),
+    "gaussian mixture": lambda: br.GaussianMixture(components=1),
     "student t": lambda: likelihoods.StudentT(3.0, 0.7),
     "categorical": br.Categorical,
     "bernoulli": br.Bernoulli,

@@ -3,7 +3,7 @@
 from bayesrule import contractions, errors, estimators, expfam, likelihoods, metrics, priors
 from bayesrule.compress import compress, explained_variance
 from bayesrule.estimators import Auto, Flipout, LocalReparam, Mean, WeightSample
-from bayesrule.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
+from bayesrule.likelihoods import Bernoulli, Categorical, Gaussian, GaussianMixture, HeteroscedasticGaussian, Poisson
 from bayesrule.nn import NegativeELBO, annealing, bayesianize, kl, load, mean_module, posteriors, save
 from bayesrule.posteriors import ClippedLowRank, Diagonal, Full, KTied, MatrixNormal, MatrixNormalDiagonal, Point
 from bayesrule.predict import Predictive, predict
@@ -23,6 +23,7 @@ __all__ = [
     "Flipout",
     "Full",
     "Gaussian",
+    "GaussianMixture",
     "GroupARD",
     "HeNormal",
     "HeteroscedasticGaussian",

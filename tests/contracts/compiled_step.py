@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import networks
 import torch
 from torch import Tensor
-from torch._dynamo.utils import counters
 
 import bayesrule as br
 from bayesrule.random import Law
@@ -28,6 +27,8 @@ class Fixed:
 
 def main(backend: str, *names: str) -> None:
     """Print how many graphs each network took."""
+    from torch._dynamo.utils import counters
+
     torch.set_num_threads(1)
     for name in names:
         network = networks.network(name)

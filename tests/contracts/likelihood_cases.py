@@ -11,13 +11,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from scipy import stats
-from torch import Tensor
+from torch import Tensor, distributions
 
 from bayesrule.likelihoods import (
     Bernoulli,
     Categorical,
     Gaussian,
     GaussianGammaNoise,
+    GaussianMixture,
     HeteroscedasticGaussian,
     Likelihood,
     Poisson,
@@ -62,6 +63,13 @@ def categorical_log_prob(f: Array, y: Array) -> Array:
 def student_log_prob(f: Array, y: Array) -> Array:
     law = stats.multivariate_t(loc=np.zeros(f.shape[-1]), shape=4.0 / 9.0 * np.eye(f.shape[-1]), df=18)
     return law.logpdf(y - f)
+
+
+def mixture_law(f: Array, components: int) -> distributions.MixtureSameFamily:
+    """By hand from the layout: all means, all log standard deviations, all logits, each entry by entry."""
+    means, log_stds, logits = torch.from_numpy(f).chunk(3, -1)
+    means, stds, logits = (torch.stack(each.split(components, -1), -2) for each in (means, log_stds.exp(), logits))
+    return distributions.MixtureSameFamily(distributions.Categorical(logits=logits), distributions.Normal(means, stds))
 
 
 @dataclass(frozen=True)
@@ -135,6 +143,22 @@ CASES = (
         lambda f, y: stats.norm.logpdf(y, f[..., :2], std_of(f[..., 2:])).sum(-1),
         lambda f: f[..., :2],
         lambda f: std_of(f[..., 2:]) ** 2,
+    ),
+    Case(
+        "gaussian-mixture",
+        GaussianMixture,
+        2,
+        lambda f, y: mixture_law(f, 3).log_prob(torch.from_numpy(y)).sum(-1).numpy(),
+        lambda f: mixture_law(f, 3).mean.numpy(),
+        lambda f: mixture_law(f, 3).variance.numpy(),
+    ),
+    Case(
+        "gaussian-mixture-of-one",
+        lambda: GaussianMixture(components=1),
+        1,
+        lambda f, y: stats.norm.logpdf(y[..., 0], f[..., 0], np.exp(f[..., 1])),
+        lambda f: f[..., :1],
+        lambda f: np.exp(2 * f[..., 1:2]),
     ),
     Case(
         "student-t",

@@ -71,10 +71,12 @@ def test_outputs_are_random_in_train_and_eval_with_and_without_gradients(name: s
 @families
 def test_equals_the_network_at_the_mean(name: str, family: str) -> None:
     network, bnn = convert(name, family)
-    want = network(network.module)
-    for got in (network(bnn.at_mean), network(br.mean_module(bnn))):
-        for a, b in zip(got, want, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+    for grad in (True, False):  # torch takes a fast path through some layers without gradients
+        with torch.set_grad_enabled(grad):
+            want = network(network.module)
+            for got in (network(bnn.at_mean), network(br.mean_module(bnn))):
+                for a, b in zip(got, want, strict=True):
+                    torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
 @names
@@ -112,6 +114,9 @@ def test_each_posterior_is_drawn_once_in_a_pass(name: str, family: str, monkeypa
     assert len(spreads) == len(bnn.homes())
     used = sum(gradient is not None for gradient in gradients)  # a layer off the path taken is not drawn
     assert len(requests) == used > 0
+    with torch.no_grad():
+        network(bnn)
+    assert len(requests) == 2 * used
 
 
 def _by_state(bnn: BayesianModule, network: Network, family: Family) -> BayesianModule:
@@ -212,6 +217,29 @@ def test_all_uses_in_a_pass_share_one_draw(family: str, estimator: br.estimators
     assert bnn.conversion["fc.weight"].estimator == "WeightSample"
     assert bnn.conversion["fc.weight"].note == "used more than once in a pass"
     assert bnn.conversion["emb.weight"].note == "tied with out.weight"
+
+
+class Projection(nn.Module):
+    """Owns a weight of another layer, and is no layer itself."""
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight.T
+
+
+@pytest.mark.parametrize("layer_first", [True, False])
+def test_a_weight_tied_to_a_module_that_is_no_layer(layer_first: bool) -> None:
+    layer = nn.Linear(4, 4, bias=False)
+    parts = layer, Projection(layer.weight)
+    net = nn.Sequential(*parts if layer_first else parts[::-1]).double()
+    bnn, x = br.bayesianize(net, br.KTied(2)), torch.randn(3, 4, dtype=torch.float64)
+    assert list(bnn.homes()) == ["0.weight"]
+    with bnn.draws.root():
+        torch.testing.assert_close(bnn.module[0](x), bnn.module[1](x), rtol=1e-14, atol=1e-14)
+    assert torch.equal(br.mean_module(bnn)(x), net(x))
 
 
 def test_a_module_called_twice_cancels_exactly() -> None:

@@ -14,6 +14,7 @@ from bayesrule.likelihoods import (
     Categorical,
     Gaussian,
     GaussianGammaNoise,
+    GaussianMixture,
     HeteroscedasticGaussian,
     Likelihood,
     Poisson,
@@ -21,7 +22,10 @@ from bayesrule.likelihoods import (
 )
 from bayesrule.random import Replay
 
-NUMERIC = (Gaussian(), GaussianGammaNoise(), HeteroscedasticGaussian(), StudentT(3.0, 2.0), Bernoulli(), Poisson())
+NUMERIC = (
+    Gaussian(), GaussianGammaNoise(), HeteroscedasticGaussian(), GaussianMixture(), StudentT(3.0, 2.0),
+    Bernoulli(), Poisson(),
+)  # fmt: skip
 every_numeric = pytest.mark.parametrize("likelihood", NUMERIC, ids=lambda x: type(x).__name__)
 
 
@@ -147,6 +151,12 @@ def test_scales_must_be_positive(value: float, as_tensor: bool) -> None:
     ):
         with pytest.raises(InvalidArgument, match=f"{name} must be positive and finite"):
             build()
+
+
+@pytest.mark.parametrize("components", [0, -2])
+def test_a_mixture_needs_components(components: int) -> None:
+    with pytest.raises(InvalidArgument, match="one or more components"):
+        GaussianMixture(components)
 
 
 def test_scales_of_another_kind_are_refused() -> None:

@@ -7,15 +7,17 @@ import math
 import numpy as np
 import pytest
 import torch
-from likelihood_cases import FAILURE_RATE, assert_equal, double, scalar, sigmoid
+from likelihood_cases import FAILURE_RATE, assert_equal, double, mixture_law, scalar, sigmoid
 from scipy import stats
 from torch import Tensor
 from torch.func import functional_call
 
+from bayesrule.errors import ShapeMismatch
 from bayesrule.likelihoods import (
     Bernoulli,
     Categorical,
     Gaussian,
+    GaussianMixture,
     HeteroscedasticGaussian,
     Likelihood,
     Poisson,
@@ -54,6 +56,8 @@ class _Nll(torch.nn.Module):
 
 def test_output_size_counts_means_and_scales() -> None:
     assert HeteroscedasticGaussian().output_size(3) == 6
+    assert GaussianMixture().output_size(2) == 18
+    assert GaussianMixture(components=4).output_size(3) == 36
     assert Gaussian().output_size(3) == Categorical().output_size(3) == 3
 
 
@@ -65,6 +69,50 @@ def test_heteroscedastic_noise_is_bounded_below_and_grows_linearly() -> None:
     value.sum().backward()
     assert outputs.grad is not None
     assert outputs.grad.isfinite().all()
+
+
+def test_a_mixture_lays_each_entry_s_components_side_by_side() -> None:
+    outputs = torch.arange(12, dtype=torch.float64) / 10
+    log_weights, means, stds = GaussianMixture(components=2).mixture(outputs)
+    assert_equal(means, [[0.0, 0.1], [0.2, 0.3]])
+    assert_equal(stds, np.exp([[0.4, 0.5], [0.6, 0.7]]))
+    assert_equal(log_weights, np.log([[sigmoid(-0.1), sigmoid(0.1)]] * 2))
+    with pytest.raises(ShapeMismatch, match="needs 6 outputs for each number"):
+        GaussianMixture(components=2).mixture(outputs[:-1])
+
+
+def test_adding_log_c_scales_every_std_of_a_mixture_by_c() -> None:
+    likelihood, outputs = GaussianMixture(components=2), torch.randn(5, 12, dtype=torch.float64)
+    shift = torch.zeros(12, dtype=torch.float64)
+    shift[4:8] = math.log(2.5)
+    scaled, plain = likelihood.mixture(outputs + shift), likelihood.mixture(outputs)
+    assert_equal(scaled[2], 2.5 * plain[2])
+    assert torch.equal(scaled[0], plain[0])
+    assert torch.equal(scaled[1], plain[1])
+
+
+def test_a_mixture_far_from_its_target_does_not_underflow() -> None:
+    outputs = double(0.0, 1.0, math.log(0.1), math.log(0.2), 500.0, -500.0).requires_grad_()
+    value = GaussianMixture(components=2).log_prob(outputs, double(1e4))
+    expected = np.logaddexp(stats.norm.logpdf(1e4, 0.0, 0.1), -1000 + stats.norm.logpdf(1e4, 1.0, 0.2))
+    assert_equal(value, expected)
+    value.backward()
+    assert outputs.grad is not None
+    assert outputs.grad.isfinite().all()
+
+
+def test_a_mixture_sample_picks_a_component_and_then_a_value() -> None:
+    outputs = double(-5.0, 5.0, math.log(0.5), math.log(2.0), math.log(0.3), math.log(0.7)).expand(4, -1)
+    noise = Replay([double(0.0, 0.29, 0.31, 0.99).unsqueeze(-1), double(1.0, -1.0, 1.0, -2.0).unsqueeze(-1)])
+    assert_equal(GaussianMixture(components=2).sample(outputs, noise), double(-4.5, -5.5, 7.0, 1.0).unsqueeze(-1))
+
+
+def test_mixture_samples_have_the_law() -> None:
+    likelihood, outputs = GaussianMixture(), torch.randn(18, dtype=torch.float64)
+    samples = likelihood.sample(outputs.expand(20_000, -1))
+    uniform = mixture_law(outputs.numpy(), 3).cdf(samples).numpy()
+    for entry in uniform.T:
+        assert stats.kstest(entry, "uniform").pvalue > FAILURE_RATE / 2
 
 
 def test_bernoulli_keeps_the_digits_of_a_sure_prediction() -> None:

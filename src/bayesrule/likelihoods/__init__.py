@@ -6,6 +6,7 @@ from bayesrule.likelihoods.categorical import Categorical
 from bayesrule.likelihoods.gamma import GammaPrecision
 from bayesrule.likelihoods.gaussian import Gaussian
 from bayesrule.likelihoods.gaussian_gamma_noise import GaussianGammaNoise
+from bayesrule.likelihoods.gaussian_mixture import GaussianMixture
 from bayesrule.likelihoods.heteroscedastic_gaussian import HeteroscedasticGaussian
 from bayesrule.likelihoods.moments import Moments, PredictiveMoments
 from bayesrule.likelihoods.poisson import Poisson
@@ -15,6 +16,7 @@ LIKELIHOODS: tuple[type[Likelihood], ...] = (
     Gaussian,
     GaussianGammaNoise,
     HeteroscedasticGaussian,
+    GaussianMixture,
     StudentT,
     Categorical,
     Bernoulli,
@@ -28,6 +30,7 @@ __all__ = [
     "GammaPrecision",
     "Gaussian",
     "GaussianGammaNoise",
+    "GaussianMixture",
     "HeteroscedasticGaussian",
     "Likelihood",
     "Moments",

@@ -28,7 +28,7 @@ class Likelihood(nn.Module, ABC):
     """
 
     support: ClassVar[Support]
-    outputs_per_target: ClassVar[int] = 1
+    outputs_per_target: int = 1
     argument_names: ClassVar[tuple[str, ...]] = ()
     """The constructor's arguments, each also an attribute."""
 

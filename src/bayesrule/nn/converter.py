@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from bayesrule.contractions import Augmented
+from bayesrule.contractions import Augmented, Contraction
 from bayesrule.errors import InvalidArgument
 from bayesrule.estimators import Estimator, LocalReparam, Mean, WeightSample
 from bayesrule.nn.conversion import Conversion, ConvertedParameter, Recipe, describe
@@ -165,13 +165,16 @@ class Converter:
             homes = {local: self.homes[p] for local, p in drawn.items()}
             tied = {self.homes[p].name for p in drawn.values() if len(self.owners[p]) > 1}
             draws.shared |= {home.name for home in homes.values()} if why else tied
-            contraction = None
-            if "weight" in homes and not has_own_forward(module):
-                contraction = contraction_of(module)
-            if contraction is not None and len(homes["weight"].posterior.parts) > 1:
-                contraction = Augmented(contraction)
+            contraction = self._contraction(module, homes.get("weight"))
             make_bayesian(module, homes, qualified, draws, estimator, contraction)
         return draws
+
+    def _contraction(self, module: nn.Module, home: Home | None) -> Contraction | None:
+        """What an estimator may use in place of the module's forward."""
+        contraction = contraction_of(module)
+        if home is None or contraction is None or has_own_forward(module):
+            return None
+        return Augmented(contraction) if len(home.posterior.parts) > 1 else contraction
 
     def _table(self, chosen: set[str], estimators: dict[str, tuple[Estimator, str]]) -> Conversion:
         rows = []

@@ -8,7 +8,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -20,16 +20,25 @@ from bayesrule.errors import BayesruleError
 
 FORMAT, VERSION = "bayesrule-model", 1
 TENSORS, CONFIG = "model.safetensors", "config.json"
-ENTRIES = {"posterior", "prior", "estimator", "bias", "likelihood", "shared", "parameters"}
+Kind = Literal["module", "tabular"]
+ENTRIES: dict[Kind, set[str]] = {
+    "module": {"posterior", "prior", "estimator", "bias", "likelihood", "shared", "parameters"},
+    "tabular": {"task", "target_name", "settings", "likelihood", "encoder", "target", "recipes", "members", "info"},
+}
+"""What the configuration of each kind of model holds: a network of the user's, or one that was fitted to a table."""
+READERS: dict[Kind, str] = {"module": "br.load(folder, into=network)", "tabular": "br.load(folder)"}
 
 
 class ModelFolderError(BayesruleError, ValueError):
     """A folder that is not a model, or not one that fits."""
 
 
-def write_folder(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+def write_folder(
+    path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], kind: Kind = "module"
+) -> None:
     """Write both files; the folder is made if needed."""
-    text = json.dumps({"format": FORMAT, "version": VERSION, **config}, indent=2, ensure_ascii=False)
+    header = {"format": FORMAT, "version": VERSION, "kind": kind}
+    text = json.dumps({**header, **config}, indent=2, ensure_ascii=False)
     # The tensors carry the configuration they belong to, so that the two can never be of different models.
     content = to_bytes(dict(tensors), metadata={"config": text, "digest": _digest(text, tensors)})
     path.mkdir(parents=True, exist_ok=True)
@@ -51,8 +60,29 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise
 
 
-def read_folder(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The configuration and the tensors, both checked."""
+def kind_of(path: Path) -> Kind:
+    """What kind of model a folder holds, by its configuration."""
+    _require_files(path)
+    try:
+        content = (path / CONFIG).read_bytes()
+    except OSError as error:
+        raise ModelFolderError(f"{path} cannot be read", got=error) from error
+    return _recognise(path / CONFIG, content)[0]
+
+
+def read_folder(path: Path, kind: Kind = "module") -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The configuration and the tensors of a model of that kind, both checked."""
+    _require_files(path)
+    try:
+        text, content = (path / CONFIG).read_bytes(), (path / TENSORS).read_bytes()
+    except OSError as error:
+        raise ModelFolderError(f"{path} cannot be read", got=error) from error
+    _parse(path / CONFIG, text, kind)
+    config, tensors = _unpack(path / TENSORS, content)
+    return _parse(path / TENSORS, config.encode(), kind), tensors
+
+
+def _require_files(path: Path) -> None:
     for name in (TENSORS, CONFIG):
         if not (path / name).is_file():
             raise ModelFolderError(
@@ -60,13 +90,6 @@ def read_folder(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
                 got=sorted(entry.name for entry in path.iterdir()) if path.is_dir() else "no such folder",
                 remedy="Give a folder written by br.save or bayesrule fit.",
             )
-    try:
-        text, content = (path / CONFIG).read_bytes(), (path / TENSORS).read_bytes()
-    except OSError as error:
-        raise ModelFolderError(f"{path} cannot be read", got=error) from error
-    _parse(path / CONFIG, text)
-    config, tensors = _unpack(path / TENSORS, content)
-    return _parse(path / TENSORS, config.encode()), tensors
 
 
 def _unpack(path: Path, content: bytes) -> tuple[str, dict[str, Tensor]]:
@@ -98,7 +121,18 @@ def _digest(config: str, tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _parse(path: Path, content: bytes) -> dict[str, Any]:
+def _parse(path: Path, content: bytes, kind: Kind) -> dict[str, Any]:
+    found, config = _recognise(path, content)
+    if found != kind:
+        raise ModelFolderError(
+            f"{path} is of another kind of model than asked for", got=found, remedy=f"Read it by {READERS[found]}."
+        )
+    if missing := ENTRIES[kind] - set(config):
+        raise ModelFolderError(f"The configuration in {path} is incomplete", got=f"missing {sorted(missing)}")
+    return config
+
+
+def _recognise(path: Path, content: bytes) -> tuple[Kind, dict[str, Any]]:
     try:
         config = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -110,6 +144,7 @@ def _parse(path: Path, content: bytes) -> dict[str, Any]:
             f"{path} has another version of the format than this one, {VERSION}", got=config.get("version"),
             remedy="Use the version of bayesrule that wrote it.",
         )  # fmt: skip
-    if missing := ENTRIES - set(config):
-        raise ModelFolderError(f"The configuration in {path} is incomplete", got=f"missing {sorted(missing)}")
-    return config
+    for kind in ENTRIES:
+        if config.get("kind", "module") == kind:
+            return kind, config
+    raise ModelFolderError(f"{path} holds no known kind of model", got=repr(config["kind"])[:80])

@@ -36,8 +36,7 @@ def save(bnn: BayesianModule, folder: str | os.PathLike[str]) -> Path:
         bnn: The model.
         folder: Where to.
     """
-    tensors = {name: _own(tensor) for name, tensor in _unique(_state(bnn)).items()}
-    write_folder(Path(folder), _config(bnn), tensors)
+    write_folder(Path(folder), module_config(bnn), module_tensors(bnn))
     return Path(folder)
 
 
@@ -54,8 +53,8 @@ def load(folder: str | os.PathLike[str], into: nn.Module) -> BayesianModule:
     try:
         _check_fits(config, into, path)
         with torch.random.fork_rng(devices={p.device for p in into.parameters() if p.is_cuda}):
-            bnn = _rebuild(config, into)
-        _fill(bnn, tensors, path)
+            bnn = rebuild(config, into)
+        fill(bnn, tensors, path)
     except BayesruleError:
         raise
     except Exception as error:  # a configuration that no version of `save` wrote can fail anywhere
@@ -65,7 +64,8 @@ def load(folder: str | os.PathLike[str], into: nn.Module) -> BayesianModule:
     return bnn
 
 
-def _config(bnn: BayesianModule) -> dict[str, Any]:
+def module_config(bnn: BayesianModule) -> dict[str, Any]:
+    """All but the numbers: how the network was converted."""
     recipe = bnn.conversion.recipe
     return {
         "posterior": {name: to_spec(family) for name, family in recipe.posterior.items()},
@@ -78,7 +78,12 @@ def _config(bnn: BayesianModule) -> dict[str, Any]:
     }
 
 
-def _rebuild(config: dict[str, Any], into: nn.Module) -> BayesianModule:
+def module_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """The numbers of a module, by name, each in memory of its own; tied ones once."""
+    return {name: _own(tensor) for name, tensor in _unique(_state(module)).items()}
+
+
+def rebuild(config: dict[str, Any], into: nn.Module) -> BayesianModule:
     """The conversion once more, with what needed an example input (uses in a pass) as it was found then."""
     likelihood = None if config["likelihood"] is None else from_spec("likelihood", config["likelihood"])
     posterior, prior, estimator = (_by_layer(kind, config[kind]) for kind in ("posterior", "prior", "estimator"))
@@ -107,7 +112,8 @@ def _any_of(names: set[str]) -> Selector:
     return lambda name, _: name in names
 
 
-def _fill(bnn: BayesianModule, tensors: dict[str, Tensor], path: Path) -> None:
+def fill(bnn: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+    """Give a module the numbers that `module_tensors` took from one alike."""
     state = bnn.state_dict(keep_vars=True)
     have = {name: list(tensor.shape) for name, tensor in _unique(state).items()}
     _compare({name: list(tensor.shape) for name, tensor in tensors.items()}, have, path)
@@ -133,8 +139,8 @@ def _compare(saved: dict[str, list[int]], have: dict[str, list[int]], path: Path
     )  # fmt: skip
 
 
-def _state(bnn: BayesianModule) -> dict[str, Tensor]:
-    state = bnn.state_dict()
+def _state(module: nn.Module) -> dict[str, Tensor]:
+    state = module.state_dict()
     if foreign := [name for name, value in state.items() if not isinstance(value, Tensor)]:
         raise Unsupported(
             "A model folder keeps tensors only", got=f"other extra state in {foreign[:SHOWN]}",

@@ -22,16 +22,16 @@ from bayesrule.random import draw
 from bayesrule.typing import Contraction
 
 
-def _pair_products(factor: Tensor) -> Tensor:
-    """``f_a ∘ f_c`` for the k(k+1)/2 pairs a ≤ c, as columns."""
-    first, second = torch.triu_indices(factor.shape[-1], factor.shape[-1], device=factor.device)
-    return factor[..., first] * factor[..., second]
-
-
-def _pair_weights(factor: Tensor) -> Tensor:
-    """1 for a pair with itself, 2 for the others, which stand for both orders."""
-    first, second = torch.triu_indices(factor.shape[-1], factor.shape[-1], device=factor.device)
-    return torch.where(first == second, 1.0, 2.0).to(factor.dtype)
+def _pair_products(factor: Tensor, off_diagonal: float) -> Tensor:
+    """``f_a ∘ f_c`` for the k(k+1)/2 pairs a ≤ c, as columns; pairs a < c times ``off_diagonal``."""
+    columns = factor.unbind(-1)
+    products = [
+        first * second if a == c else off_diagonal * first * second
+        for a, first in enumerate(columns)
+        for c, second in enumerate(columns)
+        if a <= c
+    ]
+    return torch.stack(products, -1)
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,11 @@ class KTiedCovariance(IndependentCovariance):
 
     @property
     def _fan_in_pairs(self) -> Tensor:
-        return _pair_products(self.fan_in_factor)
+        return _pair_products(self.fan_in_factor, 1.0)
 
     @property
     def _fan_out_pairs(self) -> Tensor:
-        return _pair_weights(self.fan_out_factor) * _pair_products(self.fan_out_factor)
+        return _pair_products(self.fan_out_factor, 2.0)  # a pair stands for both its orders
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
@@ -49,9 +51,12 @@ class Variational(nn.Module):
 
     def forward(self) -> Posterior:
         """The posterior these parameters stand for."""
-        parameters: dict[str, Tensor] = dict(self.named_parameters(recurse=False))
-        parameters["mean"] = self._event(parameters["mean"])
-        return self.family.build(parameters, event_dim=self.event_dim, parts=self.parts)
+        return self.at(dict(self.named_parameters(recurse=False)))
+
+    def at(self, parameters: Mapping[str, Tensor]) -> Posterior:
+        """The posterior other values of the parameters stand for; leading dimensions of all of them are a batch."""
+        event = {**parameters, "mean": self._event(parameters["mean"])}
+        return self.family.build(event, event_dim=self.event_dim, parts=self.parts)
 
     def extra_repr(self) -> str:
         """The family and what it covers."""

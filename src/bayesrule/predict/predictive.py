@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from bayesrule.errors import InvalidArgument, ShapeMismatch, Unsupported
-from bayesrule.likelihoods import Bernoulli, Categorical, Likelihood, Poisson, StudentT
+from bayesrule.likelihoods import Bernoulli, Categorical, Likelihood
 from bayesrule.likelihoods.moments import PredictiveMoments
 from bayesrule.predict.mixture_quantile import normal_mixture_quantile
+from bayesrule.predict.normal_mixture import as_normal_mixture
 from bayesrule.random import keyed_generator
 
 
@@ -79,8 +80,8 @@ class Predictive:
     def quantile(self, level: float | Tensor) -> Tensor:
         """Quantiles of the target: one level, or a vector of levels as leading dimension.
 
-        For Gaussian likelihoods that of the mixture itself, found by bisection; for the others empirical, over
-        `samples`.
+        For Gaussian likelihoods and mixtures of Gaussians that of the mixture itself, over draws and components, found
+        by bisection; for the others empirical, over `samples`.
         """
         likelihood = self._need_likelihood()
         dtype = torch.promote_types(self.outputs.dtype, torch.float32)  # as likelihoods lift outputs
@@ -91,9 +92,29 @@ class Predictive:
             raise InvalidArgument("A quantile's level lies strictly between 0 and 1", got=level)
         if isinstance(likelihood, Categorical | Bernoulli):
             raise Unsupported("Classes have no quantiles", remedy="Use probs.")
-        if isinstance(likelihood, Poisson | StudentT):
+        mixture = as_normal_mixture(likelihood, self.outputs)
+        if mixture is None:
             return torch.quantile(self.samples(), levels, dim=0)
-        return normal_mixture_quantile(*likelihood.moments(self.outputs), levels)
+        return normal_mixture_quantile(mixture, levels)
+
+    def cdf(self, targets: Tensor) -> Tensor:
+        """``P(y_j ≤ target_j)`` of every entry, exact over draws and components: uniform where calibrated   [PIT].
+
+        Args:
+            targets: Without the draws, as in `log_prob`.
+
+        Returns:
+            Probabilities, (examples, …, entries).
+        """
+        likelihood = self._need_likelihood()
+        mixture = as_normal_mixture(likelihood, self.outputs)
+        if mixture is None:
+            raise Unsupported(
+                "cdf is defined for Gaussian likelihoods and their mixtures", got=type(likelihood).__name__,
+                remedy="Use probs for classes, and quantile or samples for other numbers.",
+            )  # fmt: skip
+        *examples, entries = mixture.means.shape[1:]
+        return mixture.cdf(likelihood.support.prepare(targets, tuple(examples), entries, mixture.means.dtype))
 
     @property
     def _moments(self) -> PredictiveMoments:

@@ -1,0 +1,176 @@
+"""The default model of a table: cross-fitted Bayesian perceptrons, trained as one batched network and calibrated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from bayesrule.errors import InvalidArgument
+from bayesrule.likelihoods import Categorical, GaussianMixture, Likelihood
+from bayesrule.nn import BayesianModule, bayesianize
+from bayesrule.posteriors import Family, KTied
+from bayesrule.predict import Predictive, predict
+from bayesrule.priors import GroupARD, Prior
+from bayesrule.train.calibration import calibrate
+from bayesrule.train.heads import ClassHead, MixtureHead
+from bayesrule.train.member_loop import MemberLoop, Progress
+from bayesrule.train.stacked import StackedMembers
+
+Task = Literal["classification", "regression"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Choices that were made on validation data once and are meant to be left alone.
+
+    Attributes:
+        hidden: Widths of the hidden layers.
+        posterior: Family of the weights.
+        prior: Of the weights; by default each input of a layer has its own learned scale.
+        temperatures: Of the KL, one kind of member each; the data decide their shares.
+        folds: Members of each kind; each trains without one fold, which stops and calibrates it.
+        components: Of the Gaussian mixture that is a regression's noise.
+        steps: Training steps; by default 1,500 below 2,000 rows, else 4,000 or more.
+        learning_rate: Adam's, at its peak.
+        draws: Of the weights at prediction, over all members.
+        deterministic: Point estimates in place of posteriors: the same networks without noise, KL and calibration.
+        seed: Of everything random.
+    """
+
+    hidden: tuple[int, ...] = (64, 64)
+    posterior: Family = field(default_factory=lambda: KTied(2, init_std=0.02))
+    prior: Prior = field(default_factory=lambda: GroupARD("row"))
+    temperatures: tuple[float, ...] = (0.1, 0.01)
+    folds: int = 5
+    components: int = 3
+    steps: int | None = None
+    learning_rate: float = 0.01
+    draws: int = 160
+    deterministic: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, low in (("folds", 2), ("components", 1), ("draws", 1)):
+            if getattr(self, name) < low:
+                raise InvalidArgument(f"{name} must be at least {low}", got=getattr(self, name))
+        if self.steps is not None and self.steps < 1:
+            raise InvalidArgument("There must be at least one training step", got=self.steps)
+        if any(width < 1 for width in self.hidden):
+            raise InvalidArgument("Hidden layers need at least one unit", got=self.hidden)
+
+    @property
+    def size(self) -> int:
+        """How many members."""
+        return self.folds * len(self.temperatures)
+
+
+class Members(nn.Module):
+    """Trained members, their shares, and the likelihood of their calibrated outputs."""
+
+    members: nn.ModuleList
+    shares: Tensor
+
+    def __init__(
+        self, members: list[BayesianModule], likelihood: Likelihood, shares: Tensor, settings: Settings
+    ) -> None:
+        super().__init__()
+        self.members, self.likelihood, self.settings = nn.ModuleList(members), likelihood, settings
+        self.register_buffer("shares", shares)
+
+    @torch.no_grad()
+    def predictive(self, x: Tensor, *, seed: int = 0) -> Predictive:
+        """The mixture over members, each with as many draws as its share asks for."""
+        if self.settings.deterministic:
+            outputs = [member.at_mean(x)[None] for member in self.members]  # type: ignore[operator]
+        else:
+            outputs = [
+                predict(member, x, samples=draws, seed=seed + number, memory_limit=2**62).outputs  # type: ignore[arg-type]
+                for number, (member, draws) in enumerate(zip(self.members, self._draws(), strict=True))
+                if draws
+            ]
+        return Predictive(torch.cat(outputs), self.likelihood, seed)
+
+    def _draws(self) -> list[int]:
+        """Draws in proportion to the shares, at least one in all."""
+        counts = [round(self.settings.draws * float(share)) for share in self.shares]
+        return counts if any(counts) else [1] * len(counts)
+
+
+def build_member(
+    inputs: int, outputs: int, task: Task, settings: Settings, generator: torch.Generator
+) -> BayesianModule:
+    """One untrained member: a perceptron with SiLU units and the head of its task."""
+    head: nn.Module = ClassHead() if task == "classification" else MixtureHead(settings.components)
+    sizes = (inputs, *settings.hidden, outputs if task == "classification" else 3 * settings.components)
+    layers: list[nn.Module] = []
+    for number, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+        last = number == len(settings.hidden)
+        linear = nn.Linear(fan_in, fan_out)
+        gain = 1.0 if last else math.sqrt(2)
+        with torch.no_grad():
+            linear.weight.copy_(torch.randn(fan_out, fan_in, generator=generator) * gain / math.sqrt(fan_in))
+            linear.bias.zero_()
+        layers += [linear, head if last else nn.SiLU()]
+    return bayesianize(nn.Sequential(*layers), settings.posterior, settings.prior, generator=generator)
+
+
+def make_likelihood(task: Task, settings: Settings) -> Likelihood:
+    """What the members' outputs mean."""
+    return Categorical() if task == "classification" else GaussianMixture(settings.components)
+
+
+def train_members(
+    x: Tensor,
+    y: Tensor,
+    task: Task,
+    settings: Settings,
+    *,
+    outputs: int = 1,
+    checkpoint: Path | None = None,
+    resume: bool = False,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> tuple[Members, list[dict[str, Any]]]:
+    """Train and calibrate the default model.
+
+    Args:
+        x: Standardised features, (rows, features).
+        y: Class indices (rows), or standardised targets (rows, 1).
+        task: Which of the two.
+        settings: The choices.
+        outputs: Classes, for a classification.
+        checkpoint: File to keep the state of training in.
+        resume: Go on from that file, if it is there.
+        on_progress: Told how it goes.
+
+    Returns:
+        The model, and its history: a dict for each time it was measured.
+    """
+    if len(x) < 2 * settings.folds:
+        raise InvalidArgument(f"Training needs at least {2 * settings.folds} rows", got=len(x))
+    generator = torch.Generator().manual_seed(settings.seed)
+    folds = torch.arange(len(x))[torch.randperm(len(x), generator=generator)].tensor_split(settings.folds)
+    members = [build_member(x.shape[1], outputs, task, settings, generator) for _ in range(settings.size)]
+    likelihood = make_likelihood(task, settings)
+    loop = MemberLoop(StackedMembers(members), likelihood, x, y, folds, settings, generator, checkpoint, on_progress)
+    if resume and checkpoint is not None and checkpoint.exists():
+        loop.resume(checkpoint)
+    loop.run()
+    shares = torch.full((settings.size,), 1 / settings.size)
+    if not settings.deterministic:
+        found = calibrate(loop.held_out_log_densities, len(settings.temperatures), settings.folds)
+        for member, log_scale in zip(members, found.log_scales.repeat_interleave(settings.folds), strict=True):
+            member.module[-1].log_scale.fill_(float(log_scale))  # type: ignore[index]
+        shares = (found.weights / settings.folds).repeat_interleave(settings.folds).float()
+    return Members(members, likelihood, shares, settings), loop.history
+
+
+def point_estimate(settings: Settings) -> Settings:
+    """The same network as a single point estimate, stopped early on one fold."""
+    return replace(settings, temperatures=(0.0,), deterministic=True)

@@ -1,0 +1,92 @@
+"""Several alike multilayer perceptrons as one batched network: a leading dimension counts the members."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from bayesrule.contractions import Contraction
+from bayesrule.estimators import WeightSample
+from bayesrule.nn import BayesianModule
+from bayesrule.nn.home import Home
+from bayesrule.nn.layer import BayesianLayer
+from bayesrule.posteriors import Posterior
+from bayesrule.priors import kl_divergence
+from bayesrule.random import NoiseSource
+
+
+class StackedMembers:
+    """The trainable numbers of alike converted `nn.Sequential` networks, stacked, and their joint forward pass.
+
+    Posteriors take leading batch dimensions, so every layer is one batched product, and the members share nothing:
+    the gradient of a sum of their losses is each one's own.
+    """
+
+    def __init__(self, members: Sequence[BayesianModule]) -> None:
+        self.members = members
+        self.template = members[0]
+        states = [dict(member.named_parameters()) for member in members]
+        self.parameters = {
+            name: torch.stack([state[name].detach() for state in states]).requires_grad_() for name in states[0]
+        }
+        self._prefixes = {module: name for name, module in self.template.named_modules()}
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def outputs(self, x: Tensor, noise: NoiseSource | None) -> Tensor:
+        """(members, examples, outputs) of (members, examples, features); without noise at the posterior mean."""
+        for layer in self._sequence():
+            x = self._layer(layer, x, noise) if isinstance(layer, BayesianLayer) else layer(x)
+        return x
+
+    def kl(self) -> Tensor:
+        """Each member's KL, a sum over its weights."""
+        homes = [module for module in self.template.modules() if isinstance(module, Home)]
+        return torch.stack(
+            [kl_divergence(self._posterior(home), home.prior, home.prior_tensors()) for home in homes]
+        ).sum(0)
+
+    def write_back(self, parameters: Mapping[str, Tensor]) -> None:
+        """Give every member its slice of stacked numbers."""
+        for number, member in enumerate(self.members):
+            member.load_state_dict({name: value[number] for name, value in parameters.items()}, strict=False)
+
+    def _sequence(self) -> nn.Sequential:
+        return self.template.module  # type: ignore[return-value]
+
+    def _posterior(self, home: Home) -> Posterior:
+        prefix = f"{self._prefixes[home]}.posterior."
+        own = {name[len(prefix) :]: value for name, value in self.parameters.items() if name.startswith(prefix)}
+        return home.posterior.at(own)
+
+    def _layer(self, layer: BayesianLayer, x: Tensor, noise: NoiseSource | None) -> Tensor:
+        contraction = layer.contraction
+        weight, bias = (self._posterior(layer._home(name)) for name in ("weight", "bias"))
+        if contraction is None or noise is None:
+            return x @ weight.mean + bias.mean.unsqueeze(-2)
+        if not weight.projects(contraction):
+            shift = _drawn(bias, noise).unsqueeze(-2)
+            return WeightSample().output(weight, contraction, x, noise) + shift
+        return self._local(contraction, weight, bias, x, noise)
+
+    def _local(
+        self, contraction: Contraction, weight: Posterior, bias: Posterior, x: Tensor, noise: NoiseSource
+    ) -> Tensor:
+        """Local noise for every row; independent weights and biases need only one normal together."""
+        output = x @ weight.mean + bias.mean.unsqueeze(-2)
+        variance = bias.variance.unsqueeze(-2)
+        for term in weight.project(contraction, x):
+            if term.mix is None:
+                variance = variance + term.scale.square()
+            else:
+                output = output + term.apply(
+                    noise(term.noise_shape(output, contraction), "normal", output), contraction
+                )
+        return output + variance.sqrt() * noise(tuple(output.shape), "normal", output)
+
+
+def _drawn(posterior: Posterior, noise: NoiseSource) -> Tensor:
+    return posterior.from_noise(noise(tuple(posterior.noise_shape), posterior.noise_law, posterior.mean))
