@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bayesrule.cli.display import OnProgress
+from bayesrule.cli.outputs import CURVES
 from bayesrule.train.member_loop import Progress as Standing
-
-FOLDER = "tensorboard"
 
 
 @contextmanager
@@ -20,7 +19,7 @@ def also_to_tensorboard(show: OnProgress, out: Path) -> Iterator[OnProgress]:
     except ImportError:
         yield show
         return
-    with SummaryWriter(str(out / FOLDER)) as writer:
+    with SummaryWriter(str(out / CURVES)) as writer:
 
         def both(standing: Standing) -> None:
             curves = {"nll": standing.nll, "kl_per_example": standing.kl_per_example, "valid_nll": standing.valid_nll}
