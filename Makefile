@@ -25,13 +25,13 @@ $(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install --quiet -c constraints.txt torch==$(shell sed -n 's/^torch==//p' constraints.txt)
 	@touch $@
 
-# One stamp per extra: .venv/.test, .venv/.docs, .venv/.report.
+# One stamp per extra: .venv/.test, .venv/.docs, .venv/.cli.
 $(VENV)/.%: $(VENV)/.base
 	$(PIP) install --quiet -c constraints.txt -e '.[$*]'
 	@touch $@
 
-demo: $(VENV)/.report  ## train a small Bayesian model and look at its uncertainty
-	$(BIN)/python examples/demo.py
+demo: $(VENV)/.cli  ## train a calibrated model on handwritten digits; the report is build/demo/report.html
+	$(BIN)/bayesrule fit --ensemble 5 --out build/demo --force
 
 lint: $(VENV)/.test  ## style, formatting, types and the layers of the package
 	$(BIN)/ruff check $(CODE)

@@ -1,13 +1,20 @@
 """Bayesian deep learning with structured posteriors."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from bayesrule import contractions, errors, estimators, expfam, likelihoods, metrics, priors
 from bayesrule.compress import compress, explained_variance
 from bayesrule.estimators import Auto, Flipout, LocalReparam, Mean, WeightSample
 from bayesrule.likelihoods import Bernoulli, Categorical, Gaussian, GaussianMixture, HeteroscedasticGaussian, Poisson
-from bayesrule.nn import NegativeELBO, annealing, bayesianize, kl, load, mean_module, posteriors, save
+from bayesrule.nn import NegativeELBO, annealing, bayesianize, kl, mean_module, posteriors, save
 from bayesrule.posteriors import ClippedLowRank, Diagonal, Full, KTied, MatrixNormal, MatrixNormalDiagonal, Point
 from bayesrule.predict import Predictive, predict
 from bayesrule.priors import ARD, GroupARD, HeNormal, LearnedNormal, Normal
+from bayesrule.train import fit, load
+
+if TYPE_CHECKING:
+    from bayesrule.train.sklearn_models import BayesianClassifier, BayesianRegressor
 
 __version__ = "0.1.0"
 
@@ -16,6 +23,8 @@ __version__ = "0.1.0"
 __all__ = [
     "ARD",
     "Auto",
+    "BayesianClassifier",
+    "BayesianRegressor",
     "Bernoulli",
     "Categorical",
     "ClippedLowRank",
@@ -47,6 +56,7 @@ __all__ = [
     "estimators",
     "expfam",
     "explained_variance",
+    "fit",
     "kl",
     "likelihoods",
     "load",
@@ -57,3 +67,15 @@ __all__ = [
     "priors",
     "save",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """The estimators, imported when they are first asked for: the rest runs without scikit-learn."""
+    if name not in ("BayesianClassifier", "BayesianRegressor"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module("bayesrule.train.sklearn_models"), name)
+    except ModuleNotFoundError as error:
+        raise errors.Unsupported(
+            f"{name} needs the package {error.name}", remedy="pip install 'bayesrule[tabular]'"
+        ) from error

@@ -45,7 +45,8 @@ def faults_reported(debug: bool) -> Iterator[None]:
 def _explained(error: BaseException) -> tuple[str, int]:
     if isinstance(error, BayesruleError):
         running = isinstance(error, ArithmeticError | KeyboardInterrupt)  # diverged, interrupted
-        return _parts(error.what, error.got, error.remedy), FAILED if running else BAD_INPUT
+        remedy = error.remedy or "See what is possible with --help."
+        return _parts(error.what, error.got, remedy), FAILED if running else BAD_INPUT
     if isinstance(error, KeyboardInterrupt):
         return _parts("Interrupted", None, "Nothing was written that is not whole."), FAILED
     if isinstance(error, OSError):
@@ -62,8 +63,7 @@ def _parts(what: str, got: object, remedy: str) -> str:
     lines = [f"[bold red]Error:[/] {escape(what.rstrip('.'))}."]
     if got is not None:
         lines.append(f"[dim]Got:[/] {escape(str(got))}")
-    if remedy:
-        lines.append(f"[dim]What to do:[/] {escape(remedy)}")
+    lines.append(f"[dim]What to do:[/] {escape(remedy)}")
     return "\n".join(lines)
 
 

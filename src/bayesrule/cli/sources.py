@@ -49,8 +49,7 @@ def load_source(data: str | None, target: str | None = None, task: Task | None =
     if data in BUILTIN and not Path(data).is_file():
         known = builtin(data)
         own = target is None or target == known.target
-        return Source(known.name, known.frame, known.target if own else str(target), task or (known.task if own else None),
-                      known.image if own else None)  # fmt: skip
+        return Source(known.name, known.frame, target or known.target, task, known.image if own else None)
     if not Path(data).exists() and not Path(data).suffix and len(Path(data).parts) == 1:
         _refuse_name(data)
     frame = read_table(data)

@@ -24,16 +24,21 @@ class Flipout(Estimator):
 
     def output(self, posterior: Posterior, contraction: Contraction, x: Tensor, noise: NoiseSource) -> Tensor:
         """The output at the mean and the sign-flipped perturbation."""
-        if not posterior.independent:
-            other = "LocalReparam or WeightSample" if posterior.projects(contraction) else "WeightSample"
-            raise Unsupported(
-                "Flipout needs a posterior with independent entries, symmetric about their mean",
-                got=posterior.structure,
-                remedy=f"Use the {other} estimator, or the Diagonal or KTied family.",
-            )
+        refuse_correlated(posterior, contraction)
         output = contraction(x, posterior.mean)
         drawn = posterior.from_noise(noise(tuple(posterior.noise_shape), posterior.noise_law, posterior.mean))
         input_signs = contraction.sign_shape(x)
         flipped = x if input_signs is None else x * noise(input_signs, "sign", x)
         signs = noise(example_signs(output, contraction.channel_dim, -contraction.channel_dim), "sign", output)
         return output + contraction(flipped, drawn - posterior.mean) * signs
+
+
+def refuse_correlated(posterior: Posterior, contraction: Contraction) -> None:
+    """Random signs leave the law of independent, symmetric entries alone, and no other."""
+    if not posterior.independent:
+        other = "LocalReparam or WeightSample" if posterior.projects(contraction) else "WeightSample"
+        raise Unsupported(
+            "Flipout needs a posterior with independent entries, symmetric about their mean",
+            got=posterior.structure,
+            remedy=f"Use the {other} estimator, or the Diagonal or KTied family.",
+        )

@@ -159,6 +159,11 @@ class Likelihood(nn.Module, ABC):
         return targets.ndim - len(self.support.event_shape(self._target_dim(outputs)))
 
     def _prepare(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        for name, value in (("outputs", outputs), ("targets", targets)):
+            if not isinstance(value, Tensor):
+                raise InvalidArgument(
+                    f"{name} must be a torch tensor", got=type(value).__name__, remedy="Convert it by torch.as_tensor."
+                )
         outputs = self._lifted(outputs)
         leading, size = tuple(outputs.shape[:-1]), self._target_dim(outputs)
         return outputs, self.support.prepare(targets, leading, size, outputs.dtype)

@@ -7,8 +7,12 @@ from torch import Tensor
 
 
 def log_diagonal_cholesky(raw: Tensor) -> Tensor:
-    """A lower-triangular factor: the strictly lower part of ``raw``, and ``exp`` of its diagonal."""
-    return raw.tril(-1) + torch.diag_embed(raw.diagonal(dim1=-2, dim2=-1).exp())
+    """A lower-triangular factor ``D (I + N)``: D is ``exp`` of the diagonal of ``raw``, N its strictly lower part.
+
+    In units of D a step of an optimizer means the same whatever the scale; absolute entries would drown a small D.
+    """
+    scale = raw.diagonal(dim1=-2, dim2=-1).exp().unsqueeze(-1)
+    return scale * (raw.tril(-1) + torch.eye(raw.shape[-1], dtype=raw.dtype, device=raw.device))
 
 
 def scaled_identity_log_cholesky(size: int, scale: float, like: Tensor) -> Tensor:

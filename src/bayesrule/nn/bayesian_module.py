@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
+from bayesrule.errors import InvalidArgument
 from bayesrule.likelihoods import Likelihood
 from bayesrule.nn.conversion import Conversion
 from bayesrule.nn.draw_table import DrawTable
@@ -39,6 +40,7 @@ class BayesianModule(nn.Module):
     ) -> None:
         super().__init__()
         self.module, self.likelihood, self.draws, self.conversion = module, likelihood, draws, conversion
+        self.training = module.training
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The network's outputs at one draw."""
@@ -95,8 +97,19 @@ class BayesianModule(nn.Module):
         return copied
 
 
+def need_bayesian(model: object, verb: str) -> None:
+    """Refuse a network that was not converted."""
+    if not isinstance(model, BayesianModule):
+        raise InvalidArgument(
+            f"{verb} takes a converted model",
+            got=type(model).__name__,
+            remedy="Use br.bayesianize on the network first.",
+        )
+
+
 def kl(bnn: BayesianModule) -> Tensor:
     """``KL(q ‖ p)`` of the whole model: a sum over all its weights, each counted once."""
+    need_bayesian(bnn, "br.kl")
     return kl_of_homes(bnn.homes().values())
 
 
@@ -110,6 +123,7 @@ def posteriors(model: Drawable) -> dict[str, Posterior]:
 
 def mean_module(bnn: BayesianModule) -> nn.Module:
     """A plain network at the posterior mean: the original classes, parameter names and layouts."""
+    need_bayesian(bnn, "br.mean_module")
     plain = copy.deepcopy(bnn.module)
     means: dict[str, nn.Parameter] = {}
     for module in list(plain.modules()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -60,6 +60,13 @@ def bayesianize(
         [56, 16, 46, 6]
     """
     _check(net)
+    for kind, option, wanted in (
+        ("posterior", posterior, Family),
+        ("prior", prior, Prior),
+        ("estimator", estimator, Estimator),
+    ):
+        _check_kind(kind, option, wanted)
+    _check_kind("likelihood", likelihood, Likelihood)
     options = (posterior or KTied(2), prior or Normal(1.0), estimator or Auto())
     converter = Converter(copy.deepcopy(net), *options, bias, generator)
     draws, conversion = converter.convert(layers, example)
@@ -68,7 +75,25 @@ def bayesianize(
     return bnn
 
 
+_EXAMPLES = {
+    "posterior": "br.KTied(2)", "prior": "br.Normal(1.0)", "estimator": "br.Auto()", "likelihood": "br.Categorical()",
+}  # fmt: skip
+
+
+def _check_kind(kind: str, option: Any, wanted: type) -> None:
+    """Refuse a class where an instance is meant, and one kind of recipe where another is."""
+    for value in option.values() if isinstance(option, Mapping) else [option]:
+        if value is not None and not isinstance(value, wanted):
+            raise InvalidArgument(
+                f"The {kind} must be an instance such as {_EXAMPLES[kind]}",
+                got=f"the class {value.__name__}" if isinstance(value, type) else repr(value),
+                remedy="Keep the order posterior, prior, estimator, likelihood, or name the arguments.",
+            )
+
+
 def _check(net: nn.Module) -> None:
+    if not isinstance(net, nn.Module):
+        raise InvalidArgument("Only a torch.nn.Module can be made Bayesian", got=type(net).__name__)
     if any(isinstance(module, BayesianModule | BayesianLayer) for module in net.modules()):
         raise InvalidArgument(
             "The network is Bayesian already", got=type(net).__name__,

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from bayesrule.contractions import Augmented, Contraction
 from bayesrule.errors import InvalidArgument
-from bayesrule.estimators import Estimator, LocalReparam, Mean, WeightSample
+from bayesrule.estimators import Estimator, Flipout, LocalReparam, Mean, WeightSample
+from bayesrule.estimators.flipout import refuse_correlated
 from bayesrule.nn.conversion import Conversion, ConvertedParameter, Recipe, describe
 from bayesrule.nn.draw_table import DrawTable
 from bayesrule.nn.home import Home
@@ -60,7 +61,8 @@ class Converter:
             )  # fmt: skip
         for option in (self.posterior, self.prior, self.estimator):
             check_selectors(option, self.candidates)
-        chosen = select(self.candidates, layers)
+        uses = count_uses(self.net, example)
+        chosen = select(self._in_order_of_use(uses), layers)
         for name in self.candidates:
             if name in chosen:
                 self._make_homes(name)
@@ -69,9 +71,22 @@ class Converter:
                 "No weight became Bayesian", got=sorted(set(self.notes.values())) or "point estimates only",
                 remedy="Choose a family other than Point, of a rank that fits at least one layer.",
             )  # fmt: skip
-        estimators = self._estimators(count_uses(self.net, example))
+        estimators = self._estimators(uses)
         table = self._table(chosen, estimators)
         return self._install(estimators), table
+
+    def _in_order_of_use(self, uses: dict[str, int] | None) -> dict[str, nn.Module]:
+        """The candidates as a forward pass meets them; as registered where that is not known."""
+
+        def position(name: str) -> int:
+            inside = (
+                number
+                for number, used in enumerate(uses or ())
+                if f"{name}.".startswith(f"{used}.") or used.startswith(f"{name}.")
+            )
+            return max(inside, default=-1)
+
+        return {name: self.candidates[name] for name in sorted(self.candidates, key=position)}
 
     def _make_homes(self, name: str) -> None:
         module = self.candidates[name]
@@ -132,7 +147,14 @@ class Converter:
             asked = choose(self.estimator, name, self.candidates) if name in self.candidates else WeightSample()
             why = "" if isinstance(asked, Mean) else self._why_sampled(name, asked, uses)
             found[name] = (WeightSample(), why) if why else (asked, "")
+            if isinstance(asked, Flipout) and not why:
+                self._refuse_flipout(self.modules[name])
         return found
+
+    def _refuse_flipout(self, module: nn.Module) -> None:
+        contraction, weight = contraction_of(module), module._parameters["weight"]
+        if contraction is not None and weight is not None:
+            refuse_correlated(self.homes[weight](), contraction)
 
     def _why_sampled(self, name: str, asked: Estimator, uses: dict[str, int] | None) -> str:
         module = self.modules[name]

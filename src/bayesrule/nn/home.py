@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 import torch
@@ -58,12 +58,28 @@ class Home(nn.Module):
         return {**dict(self.hyperparameters.named_parameters()), **dict(self.hyperparameters.named_buffers())}
 
 
-def kls_of_homes(homes: Iterable[Home]) -> dict[str, Tensor]:
-    """The KL of each, a sum over its weights; homes whose priors share scales are settled together."""
+def kls_of_homes(
+    homes: Iterable[Home],
+    posterior: Callable[[Home], Posterior] = Home.__call__,
+    prior_tensors: Callable[[Home], dict[str, Tensor]] = Home.prior_tensors,
+) -> dict[str, Tensor]:
+    """The KL of each, a sum over its weights; homes whose priors share scales are settled together.
+
+    Args:
+        homes: Where the posteriors are kept.
+        posterior: The posterior of a home: by default its own.
+        prior_tensors: What its prior takes besides: by default what the home keeps.
+    """
     by_prior: dict[object, list[Home]] = {}
     for home in homes:
         by_prior.setdefault(home.prior.sharing or home.name, []).append(home)
-    return {name: kl for sharing in by_prior.values() for name, kl in _kls_under_one_prior(sharing).items()}
+    kls: dict[str, Tensor] = {}
+    for sharing in by_prior.values():
+        with full_precision(sharing[0]):
+            posteriors = {home.name: posterior(home) for home in sharing}
+            shared = sharing[0].prior.share(posteriors.values())
+            kls |= {home.name: kl_divergence(posteriors[home.name], shared, prior_tensors(home)) for home in sharing}
+    return kls
 
 
 def kl_of_homes(homes: Iterable[Home]) -> Tensor:
@@ -75,10 +91,3 @@ def kl_of_homes(homes: Iterable[Home]) -> Tensor:
 def full_precision(home: Home) -> torch.autocast:
     """Autocast off: small variances would vanish in half-precision products, and their sums overflow."""
     return torch.autocast(home.mean.device.type, enabled=False)
-
-
-def _kls_under_one_prior(homes: list[Home]) -> dict[str, Tensor]:
-    with full_precision(homes[0]):
-        posteriors = {home.name: home() for home in homes}
-        shared = homes[0].prior.share(posteriors.values())
-        return {home.name: kl_divergence(posteriors[home.name], shared, home.prior_tensors()) for home in homes}

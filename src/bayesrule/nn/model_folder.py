@@ -33,9 +33,7 @@ class ModelFolderError(BayesruleError, ValueError):
     """A folder that is not a model, or not one that fits."""
 
 
-def write_folder(
-    path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], kind: Kind = "module"
-) -> None:
+def write_folder(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], kind: Kind = "module") -> None:
     """Write both files; the folder is made if needed."""
     header = {"format": FORMAT, "version": VERSION, "kind": kind}
     text = json.dumps({**header, **config}, indent=2, ensure_ascii=False)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bayesrule.errors import InvalidArgument
+from bayesrule.errors import InvalidArgument, ShapeMismatch
 from bayesrule.likelihoods import Likelihood
 from bayesrule.nn.annealing import Annealing, Constant
-from bayesrule.nn.bayesian_module import BayesianModule, kl
+from bayesrule.nn.bayesian_module import BayesianModule, kl, need_bayesian
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,10 @@ class Loss:
     kl: Tensor
     kl_weight: float
     n_data: int
+
+    def backward(self) -> None:
+        """That of `total`."""
+        self.total.backward()
 
     @property
     def negative_elbo(self) -> Tensor:
@@ -65,21 +69,61 @@ class NegativeELBO:
         annealing: Annealing | None = None,
         temperature: float = 1.0,
     ) -> None:
-        if n_data < 1:
-            raise InvalidArgument("n_data is the number of training examples", got=n_data)
+        need_bayesian(bnn, "NegativeELBO")
+        if not isinstance(n_data, int) or n_data < 1:
+            raise InvalidArgument(
+                "n_data is the number of training examples, a whole number", got=repr(n_data),
+                remedy="Give len(train_dataset), not the number of batches.",
+            )  # fmt: skip
         if not temperature > 0:
             raise InvalidArgument("The temperature must be positive", got=temperature)
         self.bnn, self.n_data, self.temperature = bnn, n_data, temperature
         self.annealing = annealing or Constant()
         self.likelihood = need_likelihood(bnn, likelihood)
 
-    def __call__(self, outputs: Tensor, targets: Tensor, *, step: int = 0) -> Loss:
-        """The loss of a batch at a training step."""
+    def __call__(self, outputs: Tensor, targets: Tensor, *, step: int | None = None) -> Loss:
+        """The loss of a batch.
+
+        Args:
+            outputs: Of the model, examples first.
+            targets: One for each example.
+            step: Training steps done so far; needed by an annealing schedule.
+        """
+        step = self._check_step(step)
+        _check_batch(outputs, targets)
         nll = self.likelihood.nll(outputs, targets)
         divergence = kl(self.bnn) + self.likelihood.kl()
         weight = self.annealing(step)
         total = nll + self.temperature * weight / self.n_data * divergence
         return Loss(total, nll, divergence, weight, self.n_data)
+
+    def _check_step(self, step: int | None) -> int:
+        if step is None and not isinstance(self.annealing, Constant):
+            raise InvalidArgument(
+                f"{type(self.annealing).__name__} anneals the KL by the training step", got="no step",
+                remedy="Call objective(outputs, targets, step=number_of_steps_done).",
+            )  # fmt: skip
+        if step is not None and step < 0:
+            raise InvalidArgument("Training steps are counted from 0", got=step)
+        return step or 0
+
+    def __repr__(self) -> str:
+        return f"NegativeELBO(n_data={self.n_data}, annealing={self.annealing}, temperature={self.temperature})"
+
+
+def _check_batch(outputs: Tensor, targets: Tensor) -> None:
+    """A model's outputs have no dimension of draws, so targets must match them example by example."""
+    for name, value in (("outputs", outputs), ("targets", targets)):
+        if not isinstance(value, Tensor):
+            raise InvalidArgument(
+                f"The {name} of a batch must be one tensor", got=type(value).__name__,
+                remedy="Pick the tensor your network returns, or convert by torch.as_tensor.",
+            )  # fmt: skip
+    if targets.ndim not in (outputs.ndim - 1, outputs.ndim):
+        raise ShapeMismatch(
+            "Every row of outputs needs its own target",
+            got=f"outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)}",
+        )
 
 
 def need_likelihood(bnn: BayesianModule, likelihood: Likelihood | None) -> Likelihood:

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesrule.errors import BayesruleError, Unsupported
-from bayesrule.nn.bayesian_module import BayesianModule
+from bayesrule.errors import BayesruleError, InvalidArgument, Unsupported
+from bayesrule.nn.bayesian_module import BayesianModule, need_bayesian
 from bayesrule.nn.bayesianize import bayesianize
 from bayesrule.nn.conversion import ConvertedParameter
 from bayesrule.nn.layer import BayesianLayer
@@ -36,6 +36,7 @@ def save(bnn: BayesianModule, folder: str | os.PathLike[str]) -> Path:
         bnn: The model.
         folder: Where to.
     """
+    need_bayesian(bnn, "br.save")
     write_folder(Path(folder), module_config(bnn), module_tensors(bnn))
     return Path(folder)
 
@@ -47,6 +48,11 @@ def load(folder: str | os.PathLike[str], into: nn.Module) -> BayesianModule:
         folder: Where from.
         into: A plain network of the architecture that was converted; it is left as it is.
     """
+    if isinstance(into, BayesianModule):
+        raise InvalidArgument(
+            "A model is loaded into the plain network it was converted from", got="a converted model",
+            remedy="Build that network anew; br.mean_module gives one back.",
+        )  # fmt: skip
     path = Path(folder)
     config, tensors = read_folder(path)
     refuse_lazy(into)

@@ -85,7 +85,9 @@ def _inside_attention(name: str, modules: Mapping[str, nn.Module]) -> bool:
 
 def _suggest(selector: Selector, modules: Mapping[str, nn.Module]) -> str:
     if isinstance(selector, str):
-        near = difflib.get_close_matches(selector, [*modules, *PRESETS], n=1, cutoff=0.0)
+        near = difflib.get_close_matches(selector, [*modules, *PRESETS], n=1, cutoff=0.5) or difflib.get_close_matches(
+            selector, modules, n=1, cutoff=0.0
+        )
         if near:
             return f"Did you mean {near[0]!r}?"
     return "Give a preset, a shell pattern on layer names, a module type, or a predicate of (name, module)."

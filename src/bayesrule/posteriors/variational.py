@@ -17,7 +17,8 @@ class Variational(nn.Module):
     """Keeps a family's unconstrained parameters; calling it gives the posterior value.
 
     The mean of a single parameter is kept in that parameter's own layout, so that reading it costs no copy in the
-    forward pass; the family sees it through its `MatrixView`. The mean of a group of several is kept as the event.
+    forward pass; the family sees it through its `MatrixView`. The mean of a group of several is kept as the event. All
+    other tensors are kept as the family sees them, fan-in × fan-out: so a Linear's ``log_std`` lies transposed.
 
     Args:
         family: Which posterior to keep.

@@ -57,6 +57,12 @@ def predict(
             for small dense networks where it can, and the second otherwise.
     """
     inputs = x if isinstance(x, tuple) else (x,)
+    if not isinstance(model, Drawable):
+        raise InvalidArgument(
+            "br.predict takes a converted model",
+            got=type(model).__name__,
+            remedy="Use br.bayesianize on the network first.",
+        )
     _check(inputs, samples, batch_size, strategy)
     posteriors = model.posteriors()
     several = min(draws_within(memory_limit, posteriors), DRAWS_TOGETHER)

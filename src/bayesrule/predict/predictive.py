@@ -60,7 +60,7 @@ class Predictive:
     @property
     def entropy(self) -> Tensor:
         """Entropy of the averaged probabilities, in nats: total uncertainty about the class."""
-        return self._entropy(self.probs)
+        return self._entropy(self._draw_probs("entropy").mean(0))
 
     @property
     def mutual_information(self) -> Tensor:

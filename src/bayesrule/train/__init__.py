@@ -4,6 +4,7 @@ from bayesrule.train.checkpoint import CheckpointError, read_checkpoint, write_c
 from bayesrule.train.divergence import TrainingDiverged
 from bayesrule.train.fit import Fitted, fit
 from bayesrule.train.history import Epoch
+from bayesrule.train.loading import load
 from bayesrule.train.loop import Loop, TrainingInterrupted
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "TrainingDiverged",
     "TrainingInterrupted",
     "fit",
+    "load",
     "read_checkpoint",
     "write_checkpoint",
 ]

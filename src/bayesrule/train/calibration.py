@@ -51,30 +51,31 @@ def calibrate(held_out: Callable[[float], Tensor], kinds: int, folds: int) -> Ca
     """
     table = torch.stack([held_out(float(log_scale)) for log_scale in GRID]).double()  # (grid, kinds, rows)
     own = (table.sum(-1) - 0.5 * (GRID[:, None] / OWN_SCALE).square()).argmax(0)
-    shifts = range(-len(GRID) + 1, len(GRID))
-    best = max((_common(table, own, shift) for shift in shifts), key=lambda found: found[0])
-    _, shift, weights = best
-    step = float(GRID[1] - GRID[0])
-    log_common = _for_more_members(shift * step, weights, folds)
+    log_common, weights = _common(table, own)
+    log_common = _for_more_members(log_common, weights, folds)
     return Calibration((GRID[own] + log_common).clamp(GRID[0], GRID[-1]), weights)
 
 
-def _common(table: Tensor, own: Tensor, shift: int) -> tuple[float, int, Tensor]:
-    index = (own + shift).clamp(0, len(GRID) - 1)
-    densities = table[index, torch.arange(len(own))]
+def _common(table: Tensor, own: Tensor) -> tuple[float, Tensor]:
+    """The common factor's logarithm and the weights: those of the best shift along the grid, all tried at once."""
+    shifts = torch.arange(-len(GRID) + 1, len(GRID))
+    index = (own + shifts[:, None]).clamp(0, len(GRID) - 1)
+    densities = table[index, torch.arange(len(own))]  # (shifts, kinds, rows)
     weights = mixture_weights(densities)
-    score = torch.logsumexp(weights.log()[:, None] + densities, 0).sum()
-    penalty = 0.5 * (shift * float(GRID[1] - GRID[0]) / COMMON_SCALE) ** 2
-    return float(score) - penalty, shift, weights
+    logarithms = shifts * (GRID[1] - GRID[0])
+    scores = torch.logsumexp(weights.log().unsqueeze(-1) + densities, -2).sum(-1)
+    best = (scores - 0.5 * (logarithms / COMMON_SCALE).square()).argmax()
+    return float(logarithms[best]), weights[best]
 
 
 def mixture_weights(log_densities: Tensor, pseudo_count: float = 1.0, iterations: int = 60) -> Tensor:
-    """Weights of fixed densities (kinds, rows) by EM, with a Dirichlet prior of that pseudo-count."""
-    weights = log_densities.new_full((len(log_densities),), 1 / len(log_densities))
-    for _ in range(iterations):
-        joint = weights.log()[:, None] + log_densities
-        shares = (joint - torch.logsumexp(joint, 0)).exp().sum(1) + pseudo_count
-        weights = (shares / shares.sum()).clamp_min(1e-9)
+    """Weights of fixed densities (…, kinds, rows) by EM, with a Dirichlet prior of that pseudo-count."""
+    kinds = log_densities.shape[-2]
+    weights = log_densities.new_full(log_densities.shape[:-1], 1 / kinds)
+    for _ in range(iterations if kinds > 1 else 0):
+        joint = weights.log().unsqueeze(-1) + log_densities
+        shares = joint.softmax(-2).sum(-1) + pseudo_count
+        weights = (shares / shares.sum(-1, keepdim=True)).clamp_min(1e-9)
     return weights
 
 

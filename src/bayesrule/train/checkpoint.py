@@ -41,6 +41,12 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         ) from error
 
 
+def remove_leftovers(path: Path) -> None:
+    """Remove what writes of this checkpoint left behind when their process was killed."""
+    for leftover in path.parent.glob(f".{path.name}.*"):
+        leftover.unlink(missing_ok=True)
+
+
 def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
         key = str(len(tensors))

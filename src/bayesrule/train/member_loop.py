@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from bayesrule.likelihoods import Likelihood
 from bayesrule.random import FromGenerator, keyed_generator
-from bayesrule.train.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
+from bayesrule.train.checkpoint import CheckpointError, read_checkpoint, remove_leftovers, write_checkpoint
 from bayesrule.train.divergence import TrainingDiverged
 from bayesrule.train.interrupt import Interrupt
 from bayesrule.train.loop import TrainingInterrupted
@@ -112,7 +113,8 @@ class MemberLoop:
         loss.sum().backward()
         if not bool(torch.isfinite(loss).all()):
             raise TrainingDiverged(
-                f"The loss is not finite at step {self.step}", got=loss.tolist(),
+                f"The loss is not finite at step {self.step}: look at {self.stacked.first_broken(self.x[rows])}",
+                got=[round(value, 3) for value in loss.tolist()],
                 remedy="Look for extreme values in the data, or use a smaller learning rate.",
             )  # fmt: skip
         self._clip()
@@ -212,6 +214,7 @@ class MemberLoop:
 
     def resume(self, path: Path) -> None:
         """Go on from a checkpoint of the same run."""
+        remove_leftovers(path)
         state = read_checkpoint(path)
         if state.get("identity") != self._identity():
             raise CheckpointError(
@@ -227,5 +230,8 @@ class MemberLoop:
         self.generator.set_state(state["generator"])
 
     def _identity(self) -> dict[str, Any]:
-        sums = [float(self.x.double().sum()), float(self.y.double().sum())]
-        return {"settings": repr(self.settings), "steps": self.steps, "shape": list(self.x.shape), "sums": sums}
+        data = hashlib.blake2b(digest_size=16)
+        for tensor in (self.x, self.y):
+            data.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+            data.update(tensor.contiguous().numpy().tobytes())
+        return {"settings": repr(self.settings), "steps": self.steps, "data": data.hexdigest()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -70,6 +70,10 @@ class Settings:
         """How many members."""
         return self.folds * len(self.temperatures)
 
+    def for_rows(self, rows: int) -> Settings:
+        """The same with folds of at least two rows each."""
+        return replace(self, folds=max(2, min(self.folds, rows // 2)))
+
 
 class Members(nn.Module):
     """Trained members, their shares, and the likelihood of their calibrated outputs."""
@@ -103,22 +107,28 @@ class Members(nn.Module):
         return counts if any(counts) else [1] * len(counts)
 
 
+def perceptron(sizes: Sequence[int], task: Task, components: int) -> nn.Sequential:
+    """The plain network of a member: SiLU units, and the head of its task."""
+    layers: list[nn.Module] = []
+    for fan_in, fan_out in pairwise(sizes):
+        layers += [nn.Linear(fan_in, fan_out), nn.SiLU()]
+    return nn.Sequential(*layers[:-1], ClassHead() if task == "classification" else MixtureHead(components))
+
+
 def build_member(
     inputs: int, outputs: int, task: Task, settings: Settings, generator: torch.Generator
 ) -> BayesianModule:
-    """One untrained member: a perceptron with SiLU units and the head of its task."""
-    head: nn.Module = ClassHead() if task == "classification" else MixtureHead(settings.components)
+    """One untrained member, from the generator's numbers alone."""
     sizes = (inputs, *settings.hidden, outputs if task == "classification" else 3 * settings.components)
-    layers: list[nn.Module] = []
-    for number, (fan_in, fan_out) in enumerate(pairwise(sizes)):
-        last = number == len(settings.hidden)
-        linear = nn.Linear(fan_in, fan_out)
-        gain = 1.0 if last else math.sqrt(2)
-        with torch.no_grad():
-            linear.weight.copy_(torch.randn(fan_out, fan_in, generator=generator) * gain / math.sqrt(fan_in))
+    network = perceptron(sizes, task, settings.components)
+    linears = [layer for layer in network if isinstance(layer, nn.Linear)]
+    with torch.no_grad():
+        for linear in linears:
+            gain = 1.0 if linear is linears[-1] else math.sqrt(2)
+            noise = torch.randn(linear.weight.shape, generator=generator)
+            linear.weight.copy_(noise * gain / math.sqrt(linear.in_features))
             linear.bias.zero_()
-        layers += [linear, head if last else nn.SiLU()]
-    return bayesianize(nn.Sequential(*layers), settings.posterior, settings.prior, generator=generator)
+    return bayesianize(network, settings.posterior, settings.prior, generator=generator)
 
 
 def make_likelihood(task: Task, settings: Settings) -> Likelihood:
@@ -156,7 +166,8 @@ def train_members(
         raise InvalidArgument(f"Training needs at least {2 * settings.folds} rows", got=len(x))
     generator = torch.Generator().manual_seed(settings.seed)
     folds = torch.arange(len(x))[torch.randperm(len(x), generator=generator)].tensor_split(settings.folds)
-    members = [build_member(x.shape[1], outputs, task, settings, generator) for _ in range(settings.size)]
+    with torch.random.fork_rng():  # layers are made with random numbers of torch's own, and overwritten
+        members = [build_member(x.shape[1], outputs, task, settings, generator) for _ in range(settings.size)]
     likelihood = make_likelihood(task, settings)
     loop = MemberLoop(StackedMembers(members), likelihood, x, y, folds, settings, generator, checkpoint, on_progress)
     if resume and checkpoint is not None and checkpoint.exists():

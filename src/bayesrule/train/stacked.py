@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from bayesrule.contractions import Contraction
 from bayesrule.estimators import WeightSample
 from bayesrule.nn import BayesianModule
-from bayesrule.nn.home import Home
+from bayesrule.nn.home import Home, kls_of_homes
 from bayesrule.nn.layer import BayesianLayer
 from bayesrule.posteriors import Posterior
-from bayesrule.priors import kl_divergence
 from bayesrule.random import NoiseSource
 
 
@@ -31,6 +30,8 @@ class StackedMembers:
         self.parameters = {
             name: torch.stack([state[name].detach() for state in states]).requires_grad_() for name in states[0]
         }
+        constants = [dict(member.named_buffers()) for member in members]
+        self._constants = {name: torch.stack([state[name] for state in constants]) for name in constants[0]}
         self._prefixes = {module: name for name, module in self.template.named_modules()}
 
     def __len__(self) -> int:
@@ -44,10 +45,8 @@ class StackedMembers:
 
     def kl(self) -> Tensor:
         """Each member's KL, a sum over its weights."""
-        homes = [module for module in self.template.modules() if isinstance(module, Home)]
-        return torch.stack(
-            [kl_divergence(self._posterior(home), home.prior, home.prior_tensors()) for home in homes]
-        ).sum(0)
+        homes = self.template.homes().values()
+        return torch.stack(list(kls_of_homes(homes, self._posterior, self._prior_tensors).values())).sum(0)
 
     def write_back(self, parameters: Mapping[str, Tensor]) -> None:
         """Give every member its slice of stacked numbers."""
@@ -57,10 +56,28 @@ class StackedMembers:
     def _sequence(self) -> nn.Sequential:
         return self.template.module  # type: ignore[return-value]
 
+    def first_broken(self, x: Tensor) -> str:
+        """The parameter, or else the layer's output at the posterior mean, that is not finite first."""
+        for name, value in self.parameters.items():
+            if not bool(torch.isfinite(value).all()):
+                return f"parameter {name}"
+        if not bool(torch.isfinite(x).all()):
+            return "the inputs"
+        for number, layer in enumerate(self._sequence()):
+            x = self._layer(layer, x, None) if isinstance(layer, BayesianLayer) else layer(x)
+            if not bool(torch.isfinite(x).all()):
+                return f"the output of layer {number} ({layer._get_name()})"
+        return "the loss itself"
+
     def _posterior(self, home: Home) -> Posterior:
-        prefix = f"{self._prefixes[home]}.posterior."
-        own = {name[len(prefix) :]: value for name, value in self.parameters.items() if name.startswith(prefix)}
-        return home.posterior.at(own)
+        return home.posterior.at(self._own(home, "posterior", self.parameters))
+
+    def _prior_tensors(self, home: Home) -> dict[str, Tensor]:
+        return self._own(home, "hyperparameters", {**self.parameters, **self._constants})
+
+    def _own(self, home: Home, part: str, stacked: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        prefix = f"{self._prefixes[home]}.{part}."
+        return {name[len(prefix) :]: value for name, value in stacked.items() if name.startswith(prefix)}
 
     def _layer(self, layer: BayesianLayer, x: Tensor, noise: NoiseSource | None) -> Tensor:
         contraction = layer.contraction

@@ -1,13 +1,11 @@
-"""A table fitted, in one call: columns to features, the default model, its predictions and measures in plain units."""
+"""A table fitted in one call: the task recognised, rows kept back, the default model trained and measured."""
 
 from __future__ import annotations
 
-import math
 import os
 import platform
-import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_args
@@ -15,91 +13,19 @@ from typing import Any, get_args
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float32, Int64
+from jaxtyping import Int64
 
-from bayesrule.data import ClassTarget, Encoder, EncodingReport, NumberTarget, Split, split
+from bayesrule.data import ClassTarget, Encoder, NumberTarget, Split, fit_target, recognise_target, split
 from bayesrule.data.columns import BadTable
 from bayesrule.data.splits import FEWEST_ROWS
-from bayesrule.data.targets import Recognised, Separated, fit_target, recognise_target, separate_target
+from bayesrule.data.targets import Recognised, Separated, separate_target
 from bayesrule.errors import InvalidArgument
-from bayesrule.predict import Predictive
 from bayesrule.train.fit import CHECKPOINT
 from bayesrule.train.member_loop import Progress
-from bayesrule.train.members import Members, Settings, Task, train_members
-from bayesrule.train.tabular_folder import read_tabular, write_tabular
-from bayesrule.train.tabular_measures import classification_columns, measure, regression_columns
+from bayesrule.train.members import Settings, Task, train_members
+from bayesrule.train.tabular_model import TabularModel
 
-ROWS_AT_ONCE = 4096
-"""Rows predicted at a time: all draws of their outputs are kept together."""
-
-
-@dataclass
-class TabularModel:
-    """What was learned from a table, from its cells to predictions of the target.
-
-    Attributes:
-        encoder: Columns to features.
-        target: Classes by name, or the standardisation of a number.
-        members: The networks.
-        task: ``"classification"`` or ``"regression"``.
-        target_name: The target's column.
-        info: Plain data for JSON about the fit: sizes, notes, seed, seconds, versions, ``metrics``, and what a caller
-            adds.
-    """
-
-    encoder: Encoder
-    target: ClassTarget | NumberTarget
-    members: Members
-    task: Task
-    target_name: str
-    info: dict[str, Any] = field(default_factory=dict)
-
-    def predictive(self, frame: pd.DataFrame) -> Predictive:
-        """The predictive distribution of every row; a number's is in standardised units, as `NumberTarget.encode`s."""
-        return self._predictive(self.encoder.encode(frame).features)
-
-    def predict_frame(self, frame: pd.DataFrame) -> tuple[pd.DataFrame, EncodingReport]:
-        """A table of predictions with the index of ``frame``, and what was not as in training.
-
-        For a number ``mean, std, epistemic_std, q05, q50, q95``, in its own units; for classes ``prediction``, a
-        ``prob_<class>`` each, ``entropy`` and ``mutual_information``, in nats.
-        """
-        encoded = self.encoder.encode(frame)
-        pieces = [pd.DataFrame(self._columns(predictive)) for predictive in self._pieces(encoded.features)]
-        table = pd.concat(pieces, ignore_index=True) if len(pieces) > 1 else pieces[0]
-        return table.set_index(frame.index), encoded.report
-
-    def evaluate(self, frame: pd.DataFrame, targets: pd.Series) -> dict[str, float]:
-        """Measures on rows whose targets are known.
-
-        ``test_nll, test_accuracy, test_ece``, or ``test_nll, test_rmse, test_coverage_90, test_crps`` in the target's
-        own units (to a standardised density belongs ``log std`` more).
-        """
-        expected = torch.from_numpy(self.target.encode(targets))
-        features = self.encoder.encode(frame).features
-        parts = zip(self._pieces(features), expected.split(ROWS_AT_ONCE), strict=True)
-        return measure(self.target, list(parts))
-
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write ``model.safetensors``, ``config.json`` and ``metrics.json``, each whole or not at all."""
-        return write_tabular(Path(folder), vars(self))
-
-    @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> TabularModel:
-        """Read what `save` wrote: the same predictions, bit for bit."""
-        return cls(**read_tabular(Path(folder)))
-
-    def _columns(self, predictive: Predictive) -> Mapping[str, Any]:
-        if isinstance(self.target, ClassTarget):
-            return classification_columns(self.target, predictive)
-        return regression_columns(self.target, predictive)
-
-    def _pieces(self, features: Float32[np.ndarray, "rows features"]) -> Iterator[Predictive]:
-        for start in range(0, len(features), ROWS_AT_ONCE):
-            yield self._predictive(features[start : start + ROWS_AT_ONCE])
-
-    def _predictive(self, features: Float32[np.ndarray, "rows features"]) -> Predictive:
-        return self.members.predictive(torch.from_numpy(features), seed=self.members.settings.seed)
+__all__ = ["TableFit", "TabularModel", "fit_table"]
 
 
 @dataclass(frozen=True)
@@ -110,7 +36,8 @@ class TableFit:
         task: That was fitted.
         reason: Why it is that task.
         notes: What a user should know of how the table was used.
-        train_rows: Positions in the table given; rows without a target are in neither part.
+        train_rows: Positions in the table given, as also the indices of the frames below; rows without a target are
+            in neither part.
         test_rows: Likewise.
         train_frame: Features of the training rows.
         train_targets: Their targets.
@@ -118,7 +45,6 @@ class TableFit:
         test_targets: Their targets.
         history: A dict for each time training was measured.
         metrics: On the test rows; empty if there are none.
-        seconds: That training took.
     """
 
     task: Task
@@ -132,14 +58,18 @@ class TableFit:
     test_targets: pd.Series
     history: list[dict[str, Any]]
     metrics: dict[str, float]
-    seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """That training took, interruptions left out."""
+        return self.history[-1]["seconds"]
 
 
 def fit_table(
     frame: pd.DataFrame,
     target_name: str,
     *,
-    task: Task | None = None,
+    task: str | None = None,
     settings: Settings | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
@@ -150,12 +80,12 @@ def fit_table(
     """Fit the default model to a table, and measure it on rows kept back.
 
     There is no validation part: members are cross-fitted, each stopped and calibrated on training rows it did not see.
-    The encoder and a number's scale are of the training rows alone.
+    The encoder and a number's scale come from the training rows alone; the names of the classes from all.
 
     Args:
         frame: Features and target; rows without a target are left out.
         target_name: The target's column.
-        task: By default recognised by the target's values.
+        task: ``"classification"`` or ``"regression"``; by default recognised by the target's values.
         settings: Of the model; with few rows it gets fewer folds.
         test_fraction: Of the rows, kept back; 0 trains on all.
         seed: Of the split and of training, in place of the one in ``settings``.
@@ -163,30 +93,73 @@ def fit_table(
         resume: Go on from the checkpoint in ``out``, if there is one.
         on_progress: Told how training goes.
     """
-    if not 0 <= test_fraction < 1:
-        raise InvalidArgument("test_fraction is at least 0 and below 1", got=test_fraction)
-    rows = separate_target(frame, target_name)
+    rows = separate_target(frame.reset_index(drop=True), target_name)
     recognised = _recognise(rows, task)
     parts, target = _divide(rows, recognised.task, test_fraction, seed)
     train, train_targets = rows.features.iloc[parts.train], rows.target.iloc[parts.train]
     test, test_targets = rows.features.iloc[parts.test], rows.target.iloc[parts.test]
     encoder = Encoder.fit(train)
-    x, y = torch.from_numpy(encoder.encode(train).features), torch.from_numpy(target.encode(train_targets))
-    settings = replace(settings or Settings(), seed=seed)
-    settings = replace(settings, folds=max(2, min(settings.folds, len(x) // 2)))
-    started = time.perf_counter()
+    y = torch.from_numpy(target.encode(train_targets))
+    classes = len(target.classes) if isinstance(target, ClassTarget) else None
     members, history = train_members(
-        x, y if isinstance(target, ClassTarget) else y.unsqueeze(-1), recognised.task, settings,
-        outputs=len(target.classes) if isinstance(target, ClassTarget) else 1,
+        torch.from_numpy(encoder.encode(train).features), y.unsqueeze(-1) if classes is None else y, recognised.task,
+        replace(settings or Settings(), seed=seed).for_rows(len(train)), outputs=classes or 1,
         checkpoint=None if out is None else Path(out) / CHECKPOINT, resume=resume, on_progress=on_progress,
     )  # fmt: skip
-    seconds = history[-1]["seconds"] if history else time.perf_counter() - started
     model = TabularModel(encoder, target, members, recognised.task, target_name)
-    metrics = model.evaluate(test, test_targets) if len(test) else {}
-    known = np.flatnonzero(frame.index.isin(rows.features.index)) if frame.index.is_unique else _known(frame, rows)
     fitted = TableFit(
         recognised.task, recognised.reason, tuple(_notes(rows, parts, encoder)),
-        known[parts.train], known[parts.test], train, train_targets, test, test_targets, history, metrics, seconds,
+        train.index.to_numpy(), test.index.to_numpy(), train, train_targets, test, test_targets,
+        history, model.evaluate(test, test_targets) if len(test) else {},
     )  # fmt: skip
-    model.info.update(_information(fitted, seed))
+    model.info.update(_information(model, fitted, seed))
     return model, fitted
+
+
+def _recognise(rows: Separated, task: str | None) -> Recognised:
+    if len(rows.target) < FEWEST_ROWS:
+        raise BadTable(
+            f"A model needs at least {FEWEST_ROWS} rows with a target", got=len(rows.target), remedy="Give more data."
+        )
+    if task is None:
+        return recognise_target(rows.target)
+    for known in get_args(Task):
+        if task == known:
+            return Recognised(known, "it was asked for")
+    raise InvalidArgument("There are two tasks", got=task, remedy=f"Use {' or '.join(get_args(Task))}.")
+
+
+def _divide(rows: Separated, task: Task, test_fraction: float, seed: int) -> tuple[Split, ClassTarget | NumberTarget]:
+    """The rows to train and to test on, and the target: its classes are those of all rows, its scale is of training."""
+    if not 0 <= test_fraction < 1:
+        raise InvalidArgument("test_fraction is at least 0 and below 1", got=test_fraction)
+    target = fit_target(rows.target, task)
+    parts = split(len(rows.target), target.encode(rows.target), task, seed, (1 - test_fraction, 0.0, test_fraction))
+    return parts, target if isinstance(target, ClassTarget) else fit_target(rows.target.iloc[parts.train], task)
+
+
+def _notes(rows: Separated, parts: Split, encoder: Encoder) -> list[str]:
+    said = encoder.notes()
+    if rows.without_target:
+        said.append(f"{rows.without_target} rows have no target and are left out.")
+    if parts.singletons:
+        said.append(f"{parts.singletons} classes have a single row, which is trained on and never tested.")
+    return said
+
+
+def _information(model: TabularModel, fitted: TableFit, seed: int) -> dict[str, Any]:
+    return {
+        "reason": fitted.reason,
+        "notes": list(fitted.notes),
+        "train_rows": len(fitted.train_rows),
+        "test_rows": len(fitted.test_rows),
+        "features": len(model.encoder.feature_names),
+        "parameters": sum(parameter.numel() for parameter in model.members.parameters()),
+        "seed": seed,
+        "seconds": fitted.seconds,
+        "metrics": fitted.metrics,
+        "versions": {
+            "bayesrule": version("bayesrule"), "torch": torch.__version__, "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+    }  # fmt: skip

@@ -1,0 +1,44 @@
+"""Experiments: one file for each table or figure, which states the claims it checks."""
+
+from __future__ import annotations
+
+from bayesrule.data.names import nearest
+from bayesrule.errors import InvalidArgument
+from bayesrule.experiments.context import Context
+from bayesrule.experiments.experiment import PRESETS, Claim, Experiment, Preset, PresetName, Verdict
+from bayesrule.experiments.rows import Row
+from bayesrule.experiments.running import Request, reproduce
+from bayesrule.experiments.tabular import TABULAR
+
+EXPERIMENTS: dict[str, Experiment] = {
+    known.id: known
+    for known in (
+        TABULAR,
+    )
+}  # fmt: skip
+"""All of them, by id; a new one is one file and one line here."""
+
+
+def experiment(name: str) -> Experiment:
+    """One of them by its id."""
+    if name not in EXPERIMENTS:
+        raise InvalidArgument(
+            f"There is no experiment {name!r}", remedy=f"{nearest(name, EXPERIMENTS)}Known: {', '.join(EXPERIMENTS)}."
+        )
+    return EXPERIMENTS[name]
+
+
+__all__ = [
+    "EXPERIMENTS",
+    "PRESETS",
+    "Claim",
+    "Context",
+    "Experiment",
+    "Preset",
+    "PresetName",
+    "Request",
+    "Row",
+    "Verdict",
+    "experiment",
+    "reproduce",
+]

@@ -1,0 +1,42 @@
+"""Where a result comes from: commit, versions and a digest of the source."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections.abc import Iterable
+from hashlib import sha256
+from importlib import metadata
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1]
+
+
+def commit() -> str:
+    """Of the checkout the package lies in, with ``-dirty`` if files differ from it; ``unknown`` outside of one."""
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        found = subprocess.run(describe, cwd=PACKAGE, capture_output=True, text=True, check=False)
+    except OSError:
+        return "unknown"
+    return found.stdout.strip() if found.returncode == 0 else "unknown"
+
+
+def versions(packages: Iterable[str] = ()) -> dict[str, str]:
+    """Of Python, of what every experiment uses, and of further packages that are installed."""
+    found = {"python": platform.python_version()}
+    for name in ("bayesrule", "torch", "numpy", *packages):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def source_digest() -> str:
+    """Of the package's source: numbers of another source are not taken over."""
+    digest = sha256()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        digest.update(f"{path.relative_to(PACKAGE).as_posix()}\n".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
