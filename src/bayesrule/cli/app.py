@@ -67,7 +67,9 @@ def fit(
         int | None, typer.Option(metavar="N", help="Training steps; by default as many as the data need.")
     ] = None,
     seed: Annotated[int, typer.Option(metavar="S", help="Of the split and of training.")] = 0,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Model folder; by default bayesrule-DATA.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Model folder; by default bayesrule-DATA.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted training.")] = False,
     ensemble: Annotated[
         int | None, typer.Option(metavar="N", help="Compare with a deep ensemble of N networks.")
@@ -95,7 +97,7 @@ def fit(
 def predict(
     model: Model,
     data: Annotated[Path, typer.Argument(metavar="DATA", help="A CSV or parquet file.", show_default=False)],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="CSV", help="Where predictions go.")],
+    output: Annotated[Path, typer.Option("--out", "-o", metavar="CSV", help="Where predictions go.")],
     rows: Annotated[int, typer.Option(metavar="N", help="Rows in memory at a time.")] = 2000,
     force: Force = False,
     quiet: Quiet = False,
@@ -116,7 +118,7 @@ def predict(
 def compress(
     model: Model,
     rank: Annotated[int, typer.Option(metavar="K", help="Of every weight's standard deviations.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The new model folder.")],
+    output: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The new model folder.")],
     data: Annotated[str | None, typer.Option(metavar="DATA", help="Measure both models on these rows.")] = None,
     force: Force = False,
     quiet: Quiet = False,
