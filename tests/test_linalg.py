@@ -91,7 +91,8 @@ def test_log_diagonal_cholesky_is_lower_with_positive_diagonal() -> None:
     raw = random(2, 4, 4)
     factor = log_diagonal_cholesky(raw).numpy()
     for index in range(2):
-        want = np.tril(raw[index].numpy(), -1) + np.diag(np.exp(np.diag(raw[index].numpy())))
+        scales = np.diag(np.exp(np.diag(raw[index].numpy())))
+        want = scales @ (np.eye(4) + np.tril(raw[index].numpy(), -1))
         np.testing.assert_allclose(factor[index], want, rtol=1e-15)
 
 
@@ -99,7 +100,7 @@ def test_every_covariance_has_one_unconstrained_matrix() -> None:
     root = random(4, 4)
     covariance = root @ root.mT
     lower = torch.linalg.cholesky(covariance)
-    raw = lower.tril(-1) + lower.diagonal().log().diag()
+    raw = (lower / lower.diagonal()[:, None]).tril(-1) + lower.diagonal().log().diag()
     factor = log_diagonal_cholesky(raw)
     torch.testing.assert_close(factor @ factor.mT, covariance, rtol=1e-12, atol=1e-12)
 
