@@ -124,6 +124,9 @@ class Held:
         self.net, self.likelihood = nn.Linear(3, 2).double(), br.Categorical()
         self.modes: list[bool] = []
 
+    def default_likelihood(self) -> Any:
+        return self.likelihood
+
     def posteriors(self) -> dict[str, Any]:
         mean = self.net.weight.detach()
         parts = (Part("weight", tuple(mean.shape)),)

@@ -36,14 +36,19 @@ class Contraction(Protocol):
 
 @runtime_checkable
 class Drawable(Protocol):
-    """A model whose weights can be drawn: a converted network, or an optimizer that holds a posterior."""
+    """A model whose weights can be drawn: a converted network, or an optimizer that holds a posterior.
+
+    Its likelihood is asked for by a method: since Python 3.12 a run-time check does not see the children of a module.
+    """
 
     training: bool
-    likelihood: Any
 
     @property
     def batchable(self) -> bool:
         """Whether every layer that is drawn takes a batch of weights well (`torch.func.vmap`)."""
+
+    def default_likelihood(self) -> Any:
+        """What its outputs mean, if it knows; else None."""
 
     def posteriors(self) -> dict[str, Any]:
         """Posterior values by group name."""

@@ -61,6 +61,10 @@ class BayesianModule(nn.Module):
         """Every posterior's home, once, by the group's name."""
         return {module.name: module for module in self.modules() if isinstance(module, Home)}
 
+    def default_likelihood(self) -> Likelihood | None:
+        """The one given at conversion."""
+        return self.likelihood
+
     @property
     def batchable(self) -> bool:
         """Whether the network is free of convolutions and recurrent layers, which take batches of weights badly."""

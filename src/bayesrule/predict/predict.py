@@ -85,7 +85,7 @@ def predict(
                 if strategy == "vmap":
                     raise
                 found = outputs(at_one, 1)
-    return Predictive(found, _as_it_is(likelihood if likelihood is not None else model.likelihood), seed)
+    return Predictive(found, _as_it_is(likelihood if likelihood is not None else model.default_likelihood()), seed)
 
 
 def _worth_batching(model: Drawable, posteriors: dict[str, Posterior], examples: int) -> bool:
