@@ -75,16 +75,6 @@ def check_equal(bnn: br.nn.BayesianModule, loaded: br.nn.BayesianModule, *x: Ten
         assert torch.equal(*passes)
 
 
-class Tied(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding, self.out = nn.Embedding(6, 3, padding_idx=0), nn.Linear(3, 6)
-        self.out.weight = self.embedding.weight
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.out(torch.tanh(self.embedding(tokens)))
-
-
 class Untraceable(nn.Module):
     """Its path depends on its input; one layer is used twice."""
 

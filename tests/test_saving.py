@@ -17,12 +17,12 @@ import bayesrule as br
 from bayesrule import likelihoods
 from bayesrule.posteriors import Family
 from bayesrule.priors import Prior
+from predict_networks import Tied
 from round_trips import (
     TOKENS,
     Extras,
     Misleading,
     Recurrent,
-    Tied,
     Untraceable,
     check_equal,
     check_round_trip,
