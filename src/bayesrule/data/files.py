@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,32 +52,27 @@ def locate(file: DataFile, data: str | os.PathLike[str] | None = None) -> Path:
             if (folder / name).is_file():
                 return folder / name
     if file.url:
-        return _download(file)
-    raise _missing(file, "it has no download")
+        return _download(file, data)
+    raise _missing(file, data, "it has no download")
 
 
-def _missing(file: DataFile, reason: str) -> DataNotFound:
+def _missing(file: DataFile, data: str | os.PathLike[str] | None, reason: str) -> DataNotFound:
     return DataNotFound(
         f"The data file {file.path} was not found, and {reason}",
-        got=f"looked in {', '.join(map(str, search_path()))}",
+        got=f"looked in {', '.join(map(str, search_path(data)))}",
         remedy=f"Put it at {cache_folder() / file.path}, or name its folder by --data or $BAYESRULE_DATA.",
     )
 
 
-def _download(file: DataFile) -> Path:
+def _download(file: DataFile, data: str | os.PathLike[str] | None) -> Path:
     try:
         import pooch
     except ImportError as error:
-        raise _missing(file, "downloads need the package pooch (pip install 'bayesrule[data]')") from error
+        raise _missing(file, data, "downloads need the package pooch (pip install 'bayesrule[data]')") from error
     target = cache_folder() / (file.path + ".gz" if file.url.endswith(".gz") else file.path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         pooch.retrieve(file.url, known_hash=f"sha256:{file.sha256}", fname=target.name, path=target.parent)
     except Exception as error:  # whatever a network client raises, the remedy is the same
-        raise _missing(file, f"its download failed ({error})") from error
+        raise _missing(file, data, f"its download failed ({error})") from error
     return target
-
-
-def checksum(path: Path) -> str:
-    """SHA-256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
