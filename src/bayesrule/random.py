@@ -58,6 +58,16 @@ class Replay:
         return noise.to(like).expand(shape)
 
 
+def in_graph() -> bool:
+    """Whether the step is being compiled, or captured in a CUDA graph.
+
+    It must then look at no values and seed no generators: the graph draws from torch's own, which it advances.
+    """
+    if torch.compiler.is_compiling():
+        return True
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
 def keyed_generator(device: torch.device, *key: int | str) -> torch.Generator:
     """A generator whose stream depends on the key alone: the same key, the same noise."""
     digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()

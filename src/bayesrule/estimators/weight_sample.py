@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from bayesrule.contractions import Contraction
 from bayesrule.estimators.estimator import Estimator
 from bayesrule.posteriors import Posterior
-from bayesrule.random import NoiseSource
+from bayesrule.random import NoiseSource, in_graph
 
 
 @dataclass(frozen=True)
@@ -22,8 +21,8 @@ class WeightSample(Estimator):
 
     def output(self, posterior: Posterior, contraction: Contraction, x: Tensor, noise: NoiseSource) -> Tensor:
         """``op(x, W)``, ``W`` from noise."""
-        # A compiled graph has fixed shapes, the number of distinct rows has not.
-        used = contraction.used_rows(x) if posterior.independent and not torch.compiler.is_compiling() else None
+        # A graph has fixed shapes, the number of distinct rows has not.
+        used = contraction.used_rows(x) if posterior.independent and not in_graph() else None
         if used is None:
             return contraction(x, _drawn(posterior, noise))
         rows, picks = used

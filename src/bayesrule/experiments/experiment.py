@@ -12,6 +12,8 @@ from bayesrule.errors import InvalidArgument
 from bayesrule.experiments.rows import Row
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from bayesrule.experiments.context import Context
 
 PresetName = Literal["smoke", "quick", "paper"]
@@ -73,6 +75,7 @@ class Experiment:
         published: File with the published numbers.
         devices: Kinds of device it can use, the preferred one first.
         packages: Distributions whose versions belong to the result, if installed.
+        figures: Draws figures from the run, by name; each becomes a PNG file beside the result.
     """
 
     id: str
@@ -86,6 +89,7 @@ class Experiment:
     published: Path
     devices: tuple[str, ...] = ("cpu",)
     packages: tuple[str, ...] = ()
+    figures: Callable[[Context, Sequence[Row]], Mapping[str, Figure]] | None = None
 
     def select(
         self, preset: PresetName, data: Path | None, datasets: Sequence[str] | None, methods: Sequence[str] | None

@@ -33,10 +33,12 @@ def versions(packages: Iterable[str] = ()) -> dict[str, str]:
     return found
 
 
-def source_digest() -> str:
-    """Of the package's source: numbers of another source are not taken over."""
-    digest = sha256()
+def source_digest(without: Iterable[str] = ()) -> str:
+    """Of the package's source, less some of its parts: numbers of another source are not taken over."""
+    digest, left_out = sha256(), set(without)
     for path in sorted(PACKAGE.rglob("*.py")):
+        if path.relative_to(PACKAGE).parts[0] in left_out:
+            continue
         digest.update(f"{path.relative_to(PACKAGE).as_posix()}\n".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()

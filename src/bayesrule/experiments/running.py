@@ -7,10 +7,10 @@ import math
 import os
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,6 +22,9 @@ from bayesrule.experiments.provenance import commit, source_digest, versions
 from bayesrule.experiments.rendering import markdown_result, text_result
 from bayesrule.experiments.rows import Row, with_published
 from bayesrule.nn.model_folder import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 RESULT, TEXT, MARKDOWN = "result.json", "table.txt", "table.md"
 
@@ -85,8 +88,16 @@ def reproduce(
         "skipped": context.skipped,
         "claims": [_judged(claim, rows, preset.synthetic) for claim in experiment.claims],
     }
+    if experiment.figures is not None:
+        _draw(request.out, experiment.figures(context, rows))
     _write(request.out, result, experiment.title)
     return result
+
+
+def _draw(folder: Path, figures: Mapping[str, Figure]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, figure in figures.items():
+        figure.savefig(folder / f"{name}.png", dpi=110, bbox_inches="tight", metadata={"Software": None})
 
 
 def _judged(claim: Claim, rows: Sequence[Row], synthetic: bool) -> dict[str, str]:

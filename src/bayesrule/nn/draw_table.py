@@ -13,7 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from bayesrule.nn.home import Home, full_precision
 from bayesrule.nn.seed_history import SeedHistory, fresh_seed
-from bayesrule.random import FromGenerator, NoiseSource, keyed_generator
+from bayesrule.random import FromGenerator, NoiseSource, in_graph, keyed_generator
 
 
 class DrawTable:
@@ -42,7 +42,7 @@ class DrawTable:
     def root(self, *, seeded: bool = False) -> Iterator[None]:
         """Keep draws until the outermost call ends; ``seeded`` calls choose the seed of shared draws at once."""
         if self._depth == 0:
-            self._seeded = seeded and bool(self.shared) and not torch.compiler.is_compiling()
+            self._seeded = seeded and bool(self.shared) and not in_graph()
             self._seed = fresh_seed() if self._seeded else None
         self._depth += 1
         try:
@@ -116,8 +116,8 @@ class DrawTable:
 
     def _seed_for(self, home: Home) -> int | None:
         """The root call's seed, for a home used several times; None for the others, and where noise is not ours."""
-        if home.name not in self.shared or self.noise != FromGenerator() or torch.compiler.is_compiling():
-            return None  # compiled recomputation restores generators by itself
+        if home.name not in self.shared or self.noise != FromGenerator() or in_graph():
+            return None  # a graph restores generators by itself
         if self._seed is None:  # recomputation, or a layer alone
             remembered = self._history.recall()
             self._seed = fresh_seed() if remembered is None else remembered

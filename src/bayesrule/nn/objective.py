@@ -27,7 +27,7 @@ class Loss:
     total: Tensor
     nll: Tensor
     kl: Tensor
-    kl_weight: float
+    kl_weight: float | Tensor
     n_data: int
 
     def backward(self) -> None:
@@ -89,11 +89,13 @@ class NegativeELBO:
             targets: One for each example.
             step: Training steps done so far; needed by an annealing schedule.
         """
-        step = self._check_step(step)
+        return self.at_weight(outputs, targets, self.annealing(self._check_step(step)))
+
+    def at_weight(self, outputs: Tensor, targets: Tensor, weight: float | Tensor) -> Loss:
+        """The loss of a batch at a weight of the KL; a tensor can be changed between replays of a captured step."""
         _check_batch(outputs, targets)
         nll = self.likelihood.nll(outputs, targets)
         divergence = kl(self.bnn) + self.likelihood.kl()
-        weight = self.annealing(step)
         total = nll + self.temperature * weight / self.n_data * divergence
         return Loss(total, nll, divergence, weight, self.n_data)
 

@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterable, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler
 
 from bayesrule.errors import InvalidArgument
 from bayesrule.estimators import Estimator
@@ -20,10 +21,13 @@ from bayesrule.nn.conversion import describe
 from bayesrule.nn.selection import PerLayer
 from bayesrule.posteriors import Family
 from bayesrule.priors import LearnedNormal, Prior
+from bayesrule.train.batches import TensorBatches
+from bayesrule.train.captured import CapturedStep
 from bayesrule.train.history import Epoch
-from bayesrule.train.loop import Callback, Loop, validation_nll
+from bayesrule.train.loop import Callback, Loop, Watcher, validation_nll
 
 CHECKPOINT = "checkpoint.safetensors"
+Schedule = Literal["cosine", "constant"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,9 @@ def fit(
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
     callbacks: Iterable[Callback] = (),
+    watchers: Iterable[Watcher] = (),
+    schedule: Schedule = "cosine",
+    capture: bool = False,
 ) -> Fitted:
     """Make a network Bayesian and train it: Adam, the KL annealed, the learning rate decayed along a cosine.
 
@@ -80,6 +87,10 @@ def fit(
         out: Folder for checkpoints.
         resume: Go on from the checkpoint in ``out``, if there is one.
         callbacks: Called as ``callback(loop, epoch)`` after every epoch.
+        watchers: Called as ``watcher(loop)`` after every step, when its gradients are still there.
+        schedule: Of the learning rate: down to zero along a cosine, or none.
+        capture: Record the step as a CUDA graph and replay it: much faster for small models. The model and the batches
+            must lie on the device (`TensorBatches`), and the network must do the same work for every batch.
     """
     if epochs < 1:
         raise InvalidArgument("epochs must be at least 1", got=epochs)
@@ -93,17 +104,19 @@ def fit(
         objective = NegativeELBO(
             bnn, n_data or _examples(train), likelihood, annealing=annealing, temperature=temperature
         )
-        optimizer = torch.optim.Adam([p for p in bnn.parameters() if p.requires_grad], lr=lr)
+        optimizer = _adam(bnn, lr, capture)
         loop = Loop(
             bnn,
             objective,
             optimizer,
-            torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * steps),
+            _scheduler(optimizer, schedule, epochs * steps),
             epochs,
             validation=None if valid is None else validation_nll(valid, valid_samples, seed),
             patience=patience,
             checkpoint=None if out is None else Path(out) / CHECKPOINT,
             callbacks=tuple(callbacks),
+            watchers=tuple(watchers),
+            captured=CapturedStep(objective, optimizer) if capture else None,
             identity={
                 "seed": seed,
                 "epochs": epochs,
@@ -112,6 +125,8 @@ def fit(
                 "patience": patience,
                 "n_data": objective.n_data,
                 "steps": steps,
+                "schedule": schedule,
+                "capture": capture,
                 "annealing": describe(annealing),
                 "conversion": str(bnn.conversion),
             },
@@ -120,6 +135,22 @@ def fit(
             loop.resume(loop.checkpoint)
         loop.run(train)
     return Fitted(bnn, tuple(loop.history), loop.best_epoch or len(loop.history))
+
+
+def _adam(bnn: BayesianModule, lr: float, capture: bool) -> torch.optim.Adam:
+    parameters = [p for p in bnn.parameters() if p.requires_grad]
+    if not capture:
+        return torch.optim.Adam(parameters, lr=lr)
+    rate = torch.tensor(lr, device=parameters[0].device)
+    return torch.optim.Adam(parameters, lr=rate, capturable=True, fused=parameters[0].is_cuda)
+
+
+def _scheduler(optimizer: torch.optim.Optimizer, schedule: Schedule, steps: int) -> LRScheduler:
+    if schedule == "cosine":
+        return CosineAnnealingLR(optimizer, steps)
+    if schedule == "constant":
+        return LambdaLR(optimizer, lambda step: 1.0)
+    raise InvalidArgument("There is no such schedule", got=repr(schedule), remedy='Use "cosine" or "constant".')
 
 
 def _converted(
@@ -149,6 +180,8 @@ def _count(batches: Iterable[Any]) -> int:
 
 
 def _examples(train: Iterable[Any]) -> int:
+    if isinstance(train, TensorBatches):
+        return train.examples
     dataset = getattr(train, "dataset", None)
     if isinstance(dataset, Sized):
         return len(dataset)

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from bayesrule.errors import BayesruleError
 from bayesrule.nn import BayesianModule, NegativeELBO
 from bayesrule.predict import predict
+from bayesrule.train.captured import CapturedStep
 from bayesrule.train.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
 from bayesrule.train.divergence import TrainingDiverged, first_broken
 from bayesrule.train.history import Epoch
@@ -24,6 +25,7 @@ from bayesrule.train.interrupt import Interrupt
 
 Batches = Iterable[Any]
 Callback = Callable[["Loop", Epoch], None]
+Watcher = Callable[["Loop"], None]
 
 
 class TrainingInterrupted(BayesruleError, KeyboardInterrupt):  # noqa: N818, the base says it is an error
@@ -47,6 +49,10 @@ class Loop:
     patience: int | None = None
     checkpoint: Path | None = None
     callbacks: tuple[Callback, ...] = ()
+    watchers: tuple[Watcher, ...] = ()
+    """Called after every step, when the step's gradients are still there."""
+    captured: CapturedStep | None = None
+    """Takes the steps, if given: a loss that is not finite is then seen at the epoch's end."""
     identity: dict[str, Any] = field(default_factory=dict)
     """What a checkpoint must agree on to be resumed."""
 
@@ -57,6 +63,7 @@ class Loop:
     best_nll: float = math.inf
     best_state: dict[str, Tensor] = field(default_factory=dict)
     _sum_nll: float = 0.0
+    _uncounted: float | Tensor = 0.0
     _seconds: float = 0.0
     _epoch_rng: Tensor = field(default_factory=torch.get_rng_state)
 
@@ -92,6 +99,19 @@ class Loop:
             yield tuple(inputs), targets
 
     def _step(self, inputs: tuple[Tensor, ...], targets: Tensor) -> None:
+        if self.captured is None:
+            self._ordinary_step(inputs, targets)
+        else:
+            nll, self._last_kl = self.captured(inputs, targets, self.step)
+            self._uncounted = self._uncounted + nll
+            self._last_inputs = inputs
+        self.schedule.step()
+        self.step += 1
+        self.seen_batches += 1
+        for watcher in self.watchers:
+            watcher(self)
+
+    def _ordinary_step(self, inputs: tuple[Tensor, ...], targets: Tensor) -> None:
         loss = self.objective(self.bnn(*inputs), targets, step=self.step)
         self.optimizer.zero_grad()
         loss.total.backward()
@@ -99,26 +119,31 @@ class Loop:
         if not math.isfinite(value) or not math.isfinite(loss.kl.item()):
             self._diverged(inputs, value)
         self.optimizer.step()
-        self.schedule.step()
-        self.step += 1
-        self.seen_batches += 1
         self._sum_nll += value
-        self._last = loss
+        self._last_kl = loss.kl.detach()
+
+    def _count(self) -> None:
+        """Take over what captured steps have summed on the device."""
+        total = self._sum_nll + float(self._uncounted)
+        if not math.isfinite(total):
+            self._diverged(self._last_inputs, total)
+        self._sum_nll, self._uncounted = total, 0.0
 
     def _finish_epoch(self) -> None:
         if self.seen_batches == 0:
             raise BayesruleError(
                 "An epoch had no batch", remedy="The training set is smaller than a batch; use a smaller one."
             )
+        self._count()
         valid = self.validation(self.bnn) if self.validation is not None else None
         self._seconds = time.perf_counter() - self._started
         epoch = Epoch(
             epoch=len(self.history) + 1,
             nll=self._sum_nll / self.seen_batches,
-            kl_per_example=self._last.kl.item() / self.objective.n_data,
-            kl_weight=self._last.kl_weight,
+            kl_per_example=self._last_kl.item() / self.objective.n_data,
+            kl_weight=self.objective.annealing(self.step - 1),
             valid_nll=valid,
-            learning_rate=self.optimizer.param_groups[0]["lr"],
+            learning_rate=float(self.optimizer.param_groups[0]["lr"]),
             seconds=self._seconds,
         )
         self.history.append(epoch)
@@ -144,6 +169,7 @@ class Loop:
 
     def _stop(self) -> None:
         self._seconds = time.perf_counter() - self._started
+        self._count()
         self._save()
         where = f"A checkpoint is at {self.checkpoint}; run the same command with --resume (resume=True) to go on."
         raise TrainingInterrupted(

@@ -24,13 +24,18 @@ from bayesrule.train.stacked import StackedMembers
 if TYPE_CHECKING:
     from bayesrule.train.members import Settings
 
-SMALL = 2000
-"""Rows below which training is short and in small batches."""
+SMALL, SHORT, LONG = 2000, 1500, 4000
+"""Training rows below which training is short and in small batches; the steps of either."""
 ANNEALED, WARM_UP, FIRST_SNAPSHOT = 0.3, 0.1, 0.2
 """Parts of training: over which the KL is annealed, the learning rate grows, and no snapshot is taken."""
 SNAPSHOTS = 30
 SNAPSHOT_ROWS, SNAPSHOT_DRAWS, CALIBRATION_ROWS, CALIBRATION_DRAWS = 1000, 4, 2000, 16
 LARGEST_GRADIENT = 10.0
+
+
+def batch_size(rows: int) -> int:
+    """Rows in a batch, if there are so many training rows."""
+    return 64 if rows < SMALL else 256
 
 
 @dataclass(frozen=True)
@@ -67,17 +72,17 @@ class MemberLoop:
     ) -> None:
         self.stacked, self.likelihood, self.settings, self.generator = stacked, likelihood, settings, generator
         self.x, self.y, self.checkpoint, self.on_progress = x, y, checkpoint, on_progress
-        shortest = min(len(fold) for fold in folds)
+        # Folds differ by a row at most: members that could train on, or be judged by, one row more do without it.
+        shortest, longest = min(map(len, folds)), max(map(len, folds))
         everything = range(len(folds))
         self.held_out = torch.stack([fold[:shortest] for fold in folds])
         training = [torch.cat([folds[other] for other in everything if other != own]) for own in everything]
-        self.rows = torch.stack([rows[: len(x) - shortest - 1] for rows in training])
+        self.rows = torch.stack([rows[: len(x) - longest] for rows in training])
         kinds = len(settings.temperatures)
         self.rows, self.held_out = self.rows.repeat(kinds, 1), self.held_out.repeat(kinds, 1)
         self.temperatures = torch.tensor(settings.temperatures).repeat_interleave(len(folds))
-        small = len(x) < SMALL
-        self.batch = min(64 if small else 256, self.rows.shape[1])
-        self.steps = settings.steps or (1500 if small else max(4000, 25 * len(x) // 256))
+        self.batch = min(batch_size(len(x)), self.rows.shape[1])
+        self.steps = settings.steps or (SHORT if len(x) < SMALL else max(LONG, 25 * len(x) // batch_size(len(x))))
         self.optimizer = torch.optim.Adam(stacked.parameters.values(), lr=settings.learning_rate, fused=True)
         self.history: list[dict[str, Any]] = []
         self.step, self._seconds = 0, 0.0
@@ -103,10 +108,10 @@ class MemberLoop:
     def _train_step(self) -> tuple[Tensor, Tensor]:
         index = torch.randint(self.rows.shape[1], (len(self.stacked), self.batch), generator=self.generator)
         rows = self.rows.gather(1, index)
-        noise = None if self.settings.deterministic else FromGenerator(self.generator)
+        noise = None if self.settings.noiseless else FromGenerator(self.generator)
         outputs = self.stacked.outputs(self.x[rows], noise)
         nll = -self.likelihood.expected_log_prob(outputs, self.y[rows]).mean(1)
-        kl = torch.zeros_like(nll) if noise is None else self.stacked.kl()
+        kl = torch.zeros_like(nll) if self.settings.deterministic else self.stacked.kl()
         annealing = min(1.0, (self.step + 1) / (ANNEALED * self.steps))
         loss = nll + self.temperatures * annealing * kl / self.rows.shape[1]
         self.optimizer.zero_grad()
@@ -166,7 +171,7 @@ class MemberLoop:
 
     def _held_out_outputs(self, rows: Tensor, draws: int) -> Tensor:
         generator = keyed_generator(self.x.device, self.settings.seed, "held out")
-        noise = None if self.settings.deterministic else FromGenerator(generator)
+        noise = None if self.settings.noiseless else FromGenerator(generator)
         return torch.stack([self.stacked.outputs(self.x[rows], noise) for _ in range(1 if noise is None else draws)])
 
     def _scaled_log_density(self, outputs: Tensor, targets: Tensor, log_scale: float) -> Tensor:

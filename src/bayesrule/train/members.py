@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesrule.errors import InvalidArgument
+from bayesrule.estimators import Estimator, LocalReparam, Mean
 from bayesrule.likelihoods import Categorical, GaussianMixture, Likelihood
 from bayesrule.nn import BayesianModule, bayesianize
 from bayesrule.posteriors import Family, KTied
@@ -34,6 +35,8 @@ class Settings:
         hidden: Widths of the hidden layers.
         posterior: Family of the weights.
         prior: Of the weights; by default each input of a layer has its own learned scale.
+        estimator: How noise enters training; local noise by default, and draws of the weights for families without.
+            `Mean` makes a penalised point estimate, calibrated like the rest.
         temperatures: Of the KL, one kind of member each; the data decide their shares.
         folds: Members of each kind; each trains without one fold, which stops and calibrates it.
         components: Of the Gaussian mixture that is a regression's noise.
@@ -47,6 +50,7 @@ class Settings:
     hidden: tuple[int, ...] = (64, 64)
     posterior: Family = field(default_factory=lambda: KTied(2, init_std=0.02))
     prior: Prior = field(default_factory=lambda: GroupARD("row"))
+    estimator: Estimator = field(default_factory=LocalReparam)
     temperatures: tuple[float, ...] = (0.1, 0.01)
     folds: int = 5
     components: int = 3
@@ -64,6 +68,11 @@ class Settings:
             raise InvalidArgument("There must be at least one training step", got=self.steps)
         if any(width < 1 for width in self.hidden):
             raise InvalidArgument("Hidden layers need at least one unit", got=self.hidden)
+
+    @property
+    def noiseless(self) -> bool:
+        """Whether the networks are used at the mean, in training and after."""
+        return self.deterministic or isinstance(self.estimator, Mean)
 
     @property
     def size(self) -> int:
@@ -91,7 +100,7 @@ class Members(nn.Module):
     @torch.no_grad()
     def predictive(self, x: Tensor, *, seed: int = 0) -> Predictive:
         """The mixture over members, each with as many draws as its share asks for."""
-        if self.settings.deterministic:
+        if self.settings.noiseless:
             outputs = [member.at_mean(x)[None] for member in self.members]  # type: ignore[operator]
         else:
             outputs = [
@@ -128,7 +137,7 @@ def build_member(
             noise = torch.randn(linear.weight.shape, generator=generator)
             linear.weight.copy_(noise * gain / math.sqrt(linear.in_features))
             linear.bias.zero_()
-    return bayesianize(network, settings.posterior, settings.prior, generator=generator)
+    return bayesianize(network, settings.posterior, settings.prior, settings.estimator, generator=generator)
 
 
 def make_likelihood(task: Task, settings: Settings) -> Likelihood:

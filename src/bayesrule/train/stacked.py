@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesrule.contractions import Contraction
-from bayesrule.estimators import WeightSample
+from bayesrule.estimators import Flipout, LocalReparam, Mean
 from bayesrule.nn import BayesianModule
 from bayesrule.nn.home import Home, kls_of_homes
 from bayesrule.nn.layer import BayesianLayer
@@ -82,12 +82,15 @@ class StackedMembers:
     def _layer(self, layer: BayesianLayer, x: Tensor, noise: NoiseSource | None) -> Tensor:
         contraction = layer.contraction
         weight, bias = (self._posterior(layer._home(name)) for name in ("weight", "bias"))
-        if contraction is None or noise is None:
+        if contraction is None or noise is None or isinstance(layer.estimator, Mean):
             return x @ weight.mean + bias.mean.unsqueeze(-2)
-        if not weight.projects(contraction):
-            shift = _drawn(bias, noise).unsqueeze(-2)
-            return WeightSample().output(weight, contraction, x, noise) + shift
-        return self._local(contraction, weight, bias, x, noise)
+        estimator = layer.estimator.choose(weight, contraction, x[0])  # by the cost of one member
+        if isinstance(estimator, LocalReparam):
+            return self._local(contraction, weight, bias, x, noise)
+        shift = _drawn(bias, noise).unsqueeze(-2)
+        if isinstance(estimator, Flipout):
+            return _flipped(weight, x, noise) + shift
+        return estimator.output(weight, contraction, x, noise) + shift
 
     def _local(
         self, contraction: Contraction, weight: Posterior, bias: Posterior, x: Tensor, noise: NoiseSource
@@ -103,6 +106,13 @@ class StackedMembers:
                     noise(term.noise_shape(output, contraction), "normal", output), contraction
                 )
         return output + variance.sqrt() * noise(tuple(output.shape), "normal", output)
+
+
+def _flipped(weight: Posterior, x: Tensor, noise: NoiseSource) -> Tensor:
+    """`Flipout`, whose examples are the rows of every member and not the members."""
+    output = x @ weight.mean
+    flipped = x * noise(tuple(x.shape), "sign", x)
+    return output + flipped @ (_drawn(weight, noise) - weight.mean) * noise(tuple(output.shape), "sign", output)
 
 
 def _drawn(posterior: Posterior, noise: NoiseSource) -> Tensor:

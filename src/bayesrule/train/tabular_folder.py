@@ -21,6 +21,7 @@ from bayesrule.nn.spec import from_spec, to_spec
 from bayesrule.train.members import Members, Settings, Task, perceptron
 
 METRICS = "metrics.json"
+RECIPES = ("posterior", "prior", "estimator")
 
 
 def write_tabular(
@@ -107,12 +108,12 @@ def _sizes(member: nn.Module) -> list[int]:
 
 def _settings_config(settings: Settings) -> dict[str, Any]:
     plain = {item.name: getattr(settings, item.name) for item in fields(settings)}
-    return {**plain, "posterior": to_spec(settings.posterior), "prior": to_spec(settings.prior)}
+    return {**plain, **{name: to_spec(plain[name]) for name in RECIPES}}
 
 
 def _settings(config: Mapping[str, Any]) -> Settings:
     tuples = {name: tuple(value) for name, value in config.items() if isinstance(value, list)}
-    recipes = {name: from_spec(name, config[name]) for name in ("posterior", "prior")}
+    recipes = {name: from_spec(name, config[name]) for name in RECIPES if name in config}
     return Settings(**{**config, **tuples, **recipes})
 
 

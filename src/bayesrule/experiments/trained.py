@@ -1,0 +1,88 @@
+"""Trained models shared between experiments: kept by configuration, trained once."""
+
+from __future__ import annotations
+
+import fcntl
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from bayesrule.data.files import cache_folder
+from bayesrule.experiments.provenance import source_digest
+from bayesrule.nn import BayesianModule
+from bayesrule.nn.model_folder import write_atomically
+
+Record = dict[str, Any]
+WEIGHTS, RECORD = "model.safetensors", "record.json"
+APART = ("cli", "report", "experiments")
+"""Packages whose source a training does not depend on, but for the file that trains."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model, and what was recorded while it was trained: plain data."""
+
+    bnn: BayesianModule
+    record: Record
+
+
+def trained(
+    configuration: Mapping[str, Any],
+    build: Callable[[], BayesianModule],
+    train: Callable[[BayesianModule], Record],
+    device: torch.device,
+) -> Trained:
+    """The model of a configuration: taken from the user's cache, or trained and kept there.
+
+    A second process that asks for the same model meanwhile waits for it.
+
+    Args:
+        configuration: Everything the model depends on, as plain data.
+        build: Makes the untrained model.
+        train: Trains it in place and returns what to record.
+        device: Where it is trained; the model comes back there.
+    """
+    folder = cache_folder() / "trained" / _digest(configuration, train, device)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder / "lock"):
+        bnn = build().to(device)
+        if (folder / RECORD).exists():
+            bnn.load_state_dict(load_file(folder / WEIGHTS, device=str(device)))
+        else:
+            record = train(bnn)
+            _keep(folder, bnn, {"configuration": dict(configuration), **record})
+        return Trained(bnn, json.loads((folder / RECORD).read_text(encoding="utf-8")))
+
+
+def _keep(folder: Path, bnn: BayesianModule, record: Record) -> None:
+    """The record last: where it is, the model is whole."""
+    partial = folder / f"{WEIGHTS}.partial"
+    save_file({name: tensor.contiguous().clone() for name, tensor in bnn.state_dict().items()}, partial)
+    partial.replace(folder / WEIGHTS)
+    write_atomically(folder / RECORD, json.dumps(record).encode())
+
+
+def _digest(configuration: Mapping[str, Any], train: Callable[..., Any], device: torch.device) -> str:
+    parts = [
+        json.dumps(configuration, sort_keys=True),
+        source_digest(APART),
+        inspect.getsource(inspect.getmodule(train) or train),
+        torch.__version__,
+        device.type,
+    ]
+    return sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
