@@ -36,7 +36,7 @@ class HeNormal(Prior):
         whole = Part("", MatrixView(shape, fan_out_axis=1) if event_dim == 2 else shape)
         parts = posterior.parts or (whole,)
         if len(parts) == 1:
-            precision = mean.new_tensor(self._std(parts[0]) ** -2)
+            precision = mean.new_full((), self._std(parts[0]) ** -2)
         else:
             runs = [mean.new_full((part.length(event_dim),), self._std(part) ** -2) for part in parts]
             precision = torch.cat(runs).reshape(-1, *(1,) * (event_dim - 1))

@@ -52,7 +52,7 @@ class LearnedNormal(Prior):
 
     def _with_precision(self, gaussian: GaussianPosterior, precision: Tensor) -> DiagonalNormal:
         expanded = precision.reshape(*precision.shape, *(1,) * gaussian.event_dim)
-        return DiagonalNormal(gaussian.mean.new_tensor(self.mean), expanded)
+        return DiagonalNormal(gaussian.mean.new_full((), self.mean), expanded)
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from bayesrule.errors import InvalidArgument
 from bayesrule.posteriors import Posterior
-from bayesrule.priors.prior import DiagonalNormal, Prior, check_broadcast, check_positive_scale, kept
+from bayesrule.priors.prior import DiagonalNormal, Prior, as_like, check_broadcast, check_positive_scale, kept
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Normal(Prior):
         centre = kept(self, hyperparameters, "centre")[0] if isinstance(self.mean, str) else self.mean
         kind, event = posterior.mean, posterior.event_shape
         std, mean = (
-            check_broadcast(f"A prior's {name}", torch.as_tensor(value, dtype=kind.dtype, device=kind.device), event)
+            check_broadcast(f"A prior's {name}", as_like(value, kind), event)
             for name, value in (("std", self.std), ("mean", centre))
         )
         return DiagonalNormal(mean, std.square().reciprocal())

@@ -92,6 +92,13 @@ def check_positive_scale(name: str, value: float | Tensor) -> Tensor:
     return tensor
 
 
+def as_like(value: float | Tensor, like: Tensor) -> Tensor:
+    """The value beside another tensor. A number is filled in on the device: a copy would make a GPU wait."""
+    if isinstance(value, Tensor):
+        return value.to(like)
+    return like.new_full((), value)
+
+
 def check_broadcast(name: str, value: Tensor, event_shape: torch.Size) -> Tensor:
     """Refuse a tensor that does not broadcast to the event."""
     try:
