@@ -19,15 +19,15 @@ from torch import nn
 
 import bayesrule as br
 from bayesrule import metrics
-from bayesrule.data import mnist
+from bayesrule.data import mnist, symmetric_interval
 from bayesrule.nn import BayesianModule
 
 FAMILIES = {"mean-field": br.Diagonal(init_std=0.01), "2-tied": br.KTied(2, init_std=0.01)}
 
 
 def load(data: str | None) -> tuple[torch.Tensor, ...]:
-    (x_train, y_train), (x_test, y_test) = (part.tensors for part in mnist(data))
-    return x_train.flatten(1) / 127.5 - 1, y_train, x_test.flatten(1) / 127.5 - 1, y_test
+    digits = mnist(data).map_x(lambda images: symmetric_interval(images).flatten(1))
+    return digits.train_x, digits.train_y, digits.test_x, digits.test_y
 
 
 def train(family: object, x: torch.Tensor, y: torch.Tensor, epochs: int, seed: int) -> BayesianModule:

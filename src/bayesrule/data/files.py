@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,12 +49,36 @@ def locate(file: DataFile, data: str | os.PathLike[str] | None = None) -> Path:
         data: The folder to look in first.
     """
     for folder in search_path(data):
-        for name in (file.path, file.path + ".gz"):
-            if (folder / name).is_file():
-                return folder / name
+        if (path := _found(file, folder)) is not None:
+            return path
     if file.url:
         return _download(file, data)
     raise _missing(file, data, "it has no download")
+
+
+def locate_one_form(forms: Sequence[Sequence[DataFile]], data: str | os.PathLike[str] | None = None) -> list[Path]:
+    """The paths of a set that is published in several forms: of the first form that the first folder has whole.
+
+    Args:
+        forms: The files of each form. The last is the one to download, and to ask for.
+        data: The folder to look in first.
+    """
+    for folder in search_path(data):
+        for form in forms:
+            paths = [path for file in form if (path := _found(file, folder)) is not None]
+            if len(paths) == len(form):
+                return paths
+    try:
+        return [locate(file, data) for file in forms[-1]]
+    except DataNotFound as error:
+        others = "; or ".join(", ".join(file.path for file in form) for form in forms[:-1])
+        remedy = f"{error.remedy} In its place may be put: {others}."
+        raise DataNotFound(error.what, got=error.got, remedy=remedy) from error
+
+
+def _found(file: DataFile, folder: Path) -> Path | None:
+    paths = (folder / name for name in (file.path, file.path + ".gz"))
+    return next((path for path in paths if path.is_file()), None)
 
 
 def _missing(file: DataFile, data: str | os.PathLike[str] | None, reason: str) -> DataNotFound:
