@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 from collections.abc import Iterable
@@ -13,13 +14,17 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def commit() -> str:
-    """Of the checkout the package lies in, with ``-dirty`` if files differ from it; ``unknown`` outside of one."""
+    """Of the checkout the package lies in, with ``-dirty`` if files differ from it.
+
+    Where the source was copied without its history, ``$BAYESRULE_COMMIT`` says what it is a copy of.
+    """
+    copied = os.environ.get("BAYESRULE_COMMIT", "unknown")
     describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         found = subprocess.run(describe, cwd=PACKAGE, capture_output=True, text=True, check=False)
     except OSError:
-        return "unknown"
-    return found.stdout.strip() if found.returncode == 0 else "unknown"
+        return copied
+    return found.stdout.strip() if found.returncode == 0 else copied
 
 
 def versions(packages: Iterable[str] = ()) -> dict[str, str]:

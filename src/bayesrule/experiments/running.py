@@ -88,9 +88,9 @@ def reproduce(
         "skipped": context.skipped,
         "claims": [_judged(claim, rows, preset.synthetic) for claim in experiment.claims],
     }
+    _write(request.out, result, experiment.title)
     if experiment.figures is not None:
         _draw(request.out, experiment.figures(context, rows))
-    _write(request.out, result, experiment.title)
     return result
 
 
