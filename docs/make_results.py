@@ -11,7 +11,11 @@ from bayesrule.experiments.rendering import markdown_result
 
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "docs" / "results.md"
-TITLES = {"elbo-audit": "The ELBO audit", "mnist-example": "MNIST, mean-field and 2-tied"}
+TITLES = {
+    "elbo-audit": "The ELBO audit",
+    "mnist-example": "MNIST, mean-field and 2-tied",
+    "local-noise": "Local noise and KL of one dense layer, in time and memory",
+}
 """Of results that are not experiments of the package."""
 HEAD = """# Results
 

@@ -35,7 +35,8 @@ def generator(seed: int) -> FromGenerator:
 def member(
     family: ExponentialFamily, seed: int, batch: tuple[int, ...] = (), dim: int = 3, spread: float = 1.0
 ) -> Natural:
-    return family.check(family.random_natural(Scaled(generator(seed), spread), DOUBLE, batch, dim=dim))
+    noise = Scaled(generator(seed), spread)
+    return family.check(family.random_natural(noise, DOUBLE, batch, dim=dim, classes=dim + 1, length=3))
 
 
 def assert_same(got: Natural | Expectation, wanted: Natural | Expectation, tolerance: float) -> None:

@@ -245,7 +245,7 @@ def test_an_output_file_is_never_replaced_unasked(model: Path, tmp_path: Path) -
 
 BAD_MODELS: dict[str, Callable[[Path], object]] = {
     "absent": shutil.rmtree,
-    "empty": lambda folder: [path.unlink() for path in folder.iterdir()],
+    "empty": lambda folder: (shutil.rmtree(folder), folder.mkdir()),
     "cut short": lambda folder: os.truncate(folder / "model.safetensors", 300),
     "not JSON": lambda folder: (folder / "config.json").write_text("{"),
     "foreign": lambda folder: (folder / "config.json").write_text(json.dumps({"format": "other"})),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -10,13 +11,14 @@ import pytest
 import scipy.stats
 
 from bayesrule.errors import InvalidArgument
-from bayesrule.experiments import EXPERIMENTS, Row
+from bayesrule.experiments import EXPERIMENTS, Preset, Row
 from bayesrule.experiments import tabular as tabular_file
 from bayesrule.experiments.rivals import METHODS, Options
 from bayesrule.experiments.rivals.method import Method, class_mixture, normal_mixture
 from bayesrule.experiments.rows import with_published
 from bayesrule.experiments.tabular_claims import CLAIMS, NLL_BOUNDS, WITHOUT_NAVAL
 from bayesrule.experiments.tabular_data import CLASSES, UCI, Split, permutation_splits, real_table, synthetic_table
+from bayesrule.experiments.tabular_scores import class_scores, pooled_ece
 
 
 def test_numbers_are_measured_in_their_own_units() -> None:
@@ -44,6 +46,41 @@ def test_classes_are_measured() -> None:
     assert found["accuracy"] == pytest.approx((probs.argmax(1) == y).mean(), abs=1e-12)
     with pytest.raises(InvalidArgument, match="not for this task"):
         tabular_file.measure(Split(x, y.astype(float), x, y.astype(float), 1.0), method, Options())
+
+
+def test_the_pooled_calibration_error_is_that_of_all_rows() -> None:
+    """Against a loop over the bins of all rows together."""
+    random = np.random.RandomState(2)
+    probs, y = random.dirichlet(np.ones(3), 70), random.randint(0, 3, 70)
+    x = np.zeros((70, 1))
+    cells = []
+    for rows in (slice(0, 20), slice(20, 45), slice(45, 70)):
+        split = Split(x[rows], y[rows], x[rows], y[rows], 1.0)
+        cells.append(class_scores(class_mixture([probs[rows]]), split))
+    confidence, correct = probs.max(1), probs.argmax(1) == y
+    expected = 0.0
+    for number in range(15):
+        inside = (confidence > number / 15) & (confidence <= (number + 1) / 15)
+        expected += abs(correct[inside].sum() - confidence[inside].sum()) / 70
+    assert pooled_ece(cells) == pytest.approx(expected, abs=1e-12)
+    assert pooled_ece(cells) < np.mean([cell["ece"] for cell in cells])
+
+
+def test_seconds_are_the_processors() -> None:
+    def slow(*given: object) -> object:
+        time.sleep(0.3)
+        return normal_mixture([np.zeros(5)], [np.ones(5)])
+
+    x = np.zeros((5, 1))
+    found = tabular_file.measure(Split(x, x[:, 0], x, x[:, 0], 1.0), Method("slow", "", slow, None), Options())
+    assert 0 <= found["seconds"] < 0.25
+
+
+def test_large_tables_may_have_fewer_splits() -> None:
+    preset = Preset((), (), {"splits": 4, "fewer_splits": {"yacht": 2}})
+    assert [tabular_file.splits_of(synthetic_table(name), preset) for name in ("yacht", "wine")] == [2, 4]
+    many = Preset((), (), {"splits": 99})
+    assert tabular_file.splits_of(synthetic_table("wine"), many) == 5
 
 
 def test_made_up_tables_have_the_true_shapes() -> None:
@@ -95,6 +132,9 @@ def test_claims_follow_the_numbers() -> None:
     )
     assert verdicts(claimed(NLL_BOUNDS, "nll"))[5] == "held"
     assert verdicts(claimed({**NLL_BOUNDS, "wine": 0.041}, "nll"))[5] == "not held"
+    calibrated = dict.fromkeys(NLL_BOUNDS, 0.03)
+    assert verdicts(claimed(calibrated, "ece_pooled"))[6:8] == ["held", "not measured"]
+    assert verdicts(claimed({**calibrated, "wine": 0.031}, "ece"))[6:8] == ["not measured", "not held"]
     assert verdicts([]) == ["not measured"] * len(CLAIMS)
 
 
@@ -104,3 +144,6 @@ def test_being_ahead_needs_every_measured_rival() -> None:
     rival = [Row("yacht", "gp", "", "log_likelihood", 0.9, None, 1)]
     assert verdicts(ours + rival)[3] == "held"
     assert verdicts([*ours, *rival, Row("boston", "other", "", "log_likelihood", 1.1, None, 1)])[3] == "not held"
+    classes = claimed(dict.fromkeys(CLASSES, 0.05), "nll")
+    assert verdicts([*classes, Row("wine", "other", "", "nll", 0.06, None, 1)])[8] == "held"
+    assert verdicts([*classes, Row("wine", "other", "", "nll", 0.04, None, 1)])[8] == "not held"

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from bayesrule import contractions, errors, estimators, expfam, likelihoods, metrics, priors
+from bayesrule import contractions, errors, estimators, expfam, likelihoods, metrics, optim, priors
 from bayesrule.compress import compress, explained_variance
 from bayesrule.estimators import Auto, Flipout, LocalReparam, Mean, WeightSample
 from bayesrule.likelihoods import Bernoulli, Categorical, Gaussian, GaussianMixture, HeteroscedasticGaussian, Poisson
@@ -11,14 +11,15 @@ from bayesrule.nn import NegativeELBO, annealing, bayesianize, kl, mean_module, 
 from bayesrule.posteriors import ClippedLowRank, Diagonal, Full, KTied, MatrixNormal, MatrixNormalDiagonal, Point
 from bayesrule.predict import Predictive, predict
 from bayesrule.priors import ARD, GroupARD, HeNormal, LearnedNormal, Normal
-from bayesrule.train import fit, load
+from bayesrule.prune import prune
+from bayesrule.train import acquire, fit, load
 
 if TYPE_CHECKING:
     from bayesrule.train.sklearn_models import BayesianClassifier, BayesianRegressor
 
 __version__ = "0.1.0"
 
-# `compress`, `posteriors` and `predict` are the functions; the packages of the same names are reached by
+# `compress`, `posteriors`, `predict` and `prune` are the functions; the packages of the same names are reached by
 # `from bayesrule.posteriors import …` and so on.
 __all__ = [
     "ARD",
@@ -48,6 +49,7 @@ __all__ = [
     "Poisson",
     "Predictive",
     "WeightSample",
+    "acquire",
     "annealing",
     "bayesianize",
     "compress",
@@ -62,9 +64,11 @@ __all__ = [
     "load",
     "mean_module",
     "metrics",
+    "optim",
     "posteriors",
     "predict",
     "priors",
+    "prune",
     "save",
 ]
 

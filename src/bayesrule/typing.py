@@ -61,6 +61,20 @@ class Drawable(Protocol):
 
 
 @runtime_checkable
+class Prunable(Protocol):
+    """A model that becomes a plain network: a converted one."""
+
+    def posteriors(self) -> dict[str, Any]:
+        """Posterior values by group name."""
+
+    def default_likelihood(self) -> Any:
+        """What its outputs mean, if it knows; else None."""
+
+    def plain(self) -> Any:
+        """A new plain network at the posterior mean."""
+
+
+@runtime_checkable
 class Recastable(Protocol):
     """A model whose posteriors can be replaced by others around the same means: a converted network."""
 

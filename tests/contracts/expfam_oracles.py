@@ -11,9 +11,32 @@ import scipy.integrate
 import scipy.stats
 import torch
 import torch.distributions as D
+from expfam_joint_oracles import (
+    ChainCategoricalOracle,
+    ChainGaussianOracle,
+    FiniteMixtureOracle,
+    NormalGammaOracle,
+    NormalWishartOracle,
+    digamma,
+)
 from torch import Tensor
 
-from bayesrule.expfam import Bernoulli, ExponentialFamily, Gamma, GaussianDiagonal, GaussianFixed, GaussianFull, Natural
+from bayesrule.expfam import (
+    Bernoulli,
+    Categorical,
+    ChainCategorical,
+    ChainGaussian,
+    Dirichlet,
+    ExponentialFamily,
+    FiniteMixture,
+    Gamma,
+    GaussianDiagonal,
+    GaussianFixed,
+    GaussianFull,
+    Natural,
+    NormalGamma,
+    NormalWishart,
+)
 
 
 @dataclass(frozen=True)
@@ -66,4 +89,19 @@ ORACLES: dict[type[ExponentialFamily], Oracle] = {
         encode=lambda theta: (theta + 1) / 2,
     ),
     Gamma: Oracle(lambda _, natural: D.Gamma(natural["log"] + 1, -natural["linear"]), gamma_moments),
+    Categorical: Oracle(
+        lambda _, natural: D.OneHotCategorical(
+            logits=torch.cat([natural["logits"], torch.zeros_like(natural["logits"][..., :1])], dim=-1)
+        ),
+        lambda q: {"logits": q.probs[..., :-1]},
+    ),
+    Dirichlet: Oracle(
+        lambda _, natural: D.Dirichlet(natural["log"] + 1),
+        lambda q: {"log": digamma(q.concentration) - digamma(q.concentration.sum(-1, keepdim=True))},
+    ),
+    NormalGamma: Oracle(NormalGammaOracle, NormalGammaOracle.moments),
+    NormalWishart: Oracle(NormalWishartOracle, NormalWishartOracle.moments),
+    ChainGaussian: Oracle(ChainGaussianOracle, ChainGaussianOracle.moments),
+    ChainCategorical: Oracle(ChainCategoricalOracle, ChainCategoricalOracle.moments),
+    FiniteMixture: Oracle(FiniteMixtureOracle, FiniteMixtureOracle.moments),
 }

@@ -11,7 +11,7 @@ from rich.console import Console
 
 import bayesrule
 from bayesrule.cli.faults import faults_reported
-from bayesrule.cli.options import POSTERIORS, PRIORS, forms
+from bayesrule.cli.options import ESTIMATORS, POSTERIORS, PRIORS, forms
 from bayesrule.cli.reproduce_command import reproduce
 
 app = typer.Typer(
@@ -61,6 +61,7 @@ def fit(
     task: Annotated[TaskName | None, typer.Option(help="What it poses; by default recognised.")] = None,
     posterior: Annotated[str, typer.Option(help=f"Of the weights: {forms(POSTERIORS)}.")] = "ktied:2",
     prior: Annotated[str, typer.Option(help=f"Of the weights: {forms(PRIORS)}.")] = "group-ard:row",
+    estimator: Annotated[str, typer.Option(help=f"How noise enters training: {forms(ESTIMATORS)}.")] = "local",
     hidden: Annotated[str, typer.Option(metavar="WIDTHS", help="Widths of the hidden layers.")] = "64,64",
     epochs: Annotated[int | None, typer.Option(metavar="N", help="Passes over the training rows.")] = None,
     steps: Annotated[
@@ -87,8 +88,8 @@ def fit(
         from bayesrule.cli.fit_command import FitRequest, fit_model
 
         request = FitRequest(
-            data, target, task.value if task else None, posterior, prior, hidden, epochs, steps, seed, out, resume,
-            force, ensemble, test_fraction,
+            data, target, task.value if task else None, posterior, prior, estimator, hidden, epochs, steps, seed, out,
+            resume, force, ensemble, test_fraction,
         )  # fmt: skip
         fit_model(_console(quiet), request)
 
@@ -129,6 +130,35 @@ def compress(
         from bayesrule.cli.compress_command import compress_model
 
         compress_model(_console(quiet), model, output, rank=rank, data=data, force=force)
+
+
+@app.command(epilog="Example: bayesrule prune my-wine --threshold 2 -o pruned-wine --data wine")
+def prune(
+    model: Model,
+    output: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The new model folder.")],
+    threshold: Annotated[
+        float | None, typer.Option(metavar="T", help="Of log(variance/mean²); weights above it go. By default 3.")
+    ] = None,
+    target_sparsity: Annotated[
+        float | None, typer.Option(metavar="S", help="Instead, the share of weights that go, the noisiest first.")
+    ] = None,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx, at the posterior mean.")] = False,
+    data: Annotated[str | None, typer.Option(metavar="DATA", help="Measure both models on these rows.")] = None,
+    force: Force = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Write a smaller model without the weights that are noise, and what that saves and costs.
+
+    Hidden units that nothing reads any more, or that have become constant, are cut; what is left keeps its posterior.
+    """
+    with faults_reported(debug):
+        from bayesrule.cli.prune_command import prune_model
+
+        prune_model(
+            _console(quiet), model, output, threshold=threshold, target_sparsity=target_sparsity, onnx=onnx,
+            data=data, force=force,
+        )  # fmt: skip
 
 
 app.command(epilog="Example: bayesrule reproduce tabular --preset smoke --out trial")(reproduce)

@@ -46,19 +46,21 @@ def compress_model(
         small.info["metrics"] = measured[1]
     with new_model_folder(out, force=force):
         small.save(out)
-    rows = [("Numbers", count(numbers[0]), count(numbers[1])), _bytes_row(folder, out)]
+    rows = [("Numbers", count(numbers[0]), count(numbers[1])), bytes_row(folder, out)]
     if measured:
-        rows += _measure_rows(model.task, *measured)
+        rows += measure_rows(model.task, *measured)
     console.print(before_and_after(rows))
     for line in sorted({f"{row.name}: kept, {row.note}." for member in lean for row in member.compression if row.note}):
         console.print(line)
     console.print(f"Model: {out}")
 
 
-def _bytes_row(before: Path, after: Path) -> tuple[str, str, str]:
+def bytes_row(before: Path, after: Path) -> tuple[str, str, str]:
+    """What the tensors take on disk."""
     return ("Bytes", *(count((folder / TENSORS).stat().st_size) for folder in (before, after)))  # type: ignore[return-value]
 
 
-def _measure_rows(task: str, before: Mapping[str, float], after: Mapping[str, float]) -> list[tuple[str, str, str]]:
+def measure_rows(task: str, before: Mapping[str, float], after: Mapping[str, float]) -> list[tuple[str, str, str]]:
+    """What both models are worth on the same rows."""
     columns = CLASSIFICATION if task == "classification" else REGRESSION
     return [(column.name, column.words(before[column.key]), column.words(after[column.key])) for column in columns]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bayesrule.cli.display import OnProgress
-from bayesrule.cli.outputs import CURVES
+from bayesrule.cli.outputs import CHECKPOINTS, CURVES
 from bayesrule.train.member_loop import Progress as Standing
 
 
@@ -19,13 +19,16 @@ def also_to_tensorboard(show: OnProgress, out: Path) -> Iterator[OnProgress]:
     except ImportError:
         yield show
         return
-    with SummaryWriter(str(out / CURVES)) as writer:
+    with ExitStack() as stack:
+        writers: list[SummaryWriter] = []
 
         def both(standing: Standing) -> None:
+            if not writers:  # opened when there is something to say: a refused fit is to leave nothing behind
+                writers.append(stack.enter_context(SummaryWriter(str(out / CHECKPOINTS / CURVES))))
             curves = {"nll": standing.nll, "kl_per_example": standing.kl_per_example, "valid_nll": standing.valid_nll}
             for name, value in curves.items():
                 if value is not None:
-                    writer.add_scalar(name, value, standing.step)
+                    writers[0].add_scalar(name, value, standing.step)
             show(standing)
 
         yield both

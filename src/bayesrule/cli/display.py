@@ -22,16 +22,17 @@ def live(console: Console, title: str) -> Iterator[OnProgress]:
     if not console.is_terminal:
         yield _Lines(console, title)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[scores]}"))
+    width = 24 if console.width >= 100 else 12
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=width), TextColumn("{task.fields[scores]}"))
     with Progress(*columns, console=console, transient=True) as bar:
         yield _Bar(bar, bar.add_task(title, total=None, scores=""))
 
 
 def scores(standing: Standing) -> str:
     """NLL, KL, validation score and time left."""
+    kl = f"  KL/N {number(standing.kl_per_example)}" if standing.kl_per_example else ""  # a point estimate has none
     valid = "" if standing.valid_nll is None else f"  validation {number(standing.valid_nll)}"
-    left = duration(standing.seconds_left)
-    return f"NLL {number(standing.nll)}  KL/N {number(standing.kl_per_example)}{valid}  {left} left"
+    return f"NLL {number(standing.nll)}{kl}{valid}  {duration(standing.seconds_left)} left"
 
 
 class _Bar:

@@ -19,6 +19,7 @@ FAILED, BAD_INPUT = 1, 2
 _REMEDIES = {
     errno.ENOSPC: "Free some space and run the same command again; what was there before is untouched.",
     errno.EDQUOT: "Free some space and run the same command again; what was there before is untouched.",
+    errno.EFBIG: "Raise the limit on the size of files (ulimit -f), or write to another disk.",
     errno.EACCES: "Choose a folder that you may write to.",
     errno.EPERM: "Choose a folder that you may write to.",
     errno.EROFS: "Choose a folder that you may write to.",
@@ -50,7 +51,7 @@ def _explained(error: BaseException) -> tuple[str, int]:
     if isinstance(error, KeyboardInterrupt):
         return _parts("Interrupted", None, "Nothing was written that is not whole."), FAILED
     if isinstance(error, OSError):
-        what = f"{error.filename} cannot be used" if error.filename else "A file could not be read or written"
+        what = f"{error.filename or 'A file'} could not be read or written"
         remedy = _REMEDIES.get(error.errno or 0, "Check the file's name, its folder and the disk.")
         return _parts(what, error.strerror or error, remedy), FAILED
     if isinstance(error, MemoryError):

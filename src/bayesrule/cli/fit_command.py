@@ -38,6 +38,7 @@ class FitRequest:
     task: Task | None = None
     posterior: str = "ktied:2"
     prior: str = "group-ard:row"
+    estimator: str = "local"
     hidden: str = "64,64"
     epochs: int | None = None
     steps: int | None = None
@@ -73,6 +74,7 @@ class FitRequest:
             hidden=widths,
             posterior=family,
             prior=options.prior(self.prior),
+            estimator=options.estimator(self.estimator, family),
             steps=self.steps,
         )
 
@@ -147,7 +149,7 @@ class _Training:
         if not len(fit.test_frame):
             return []
         ensemble = self.request.ensemble or 1
-        with live(self.console, "Point estimates to compare with") as show:
+        with live(self.console, "Point estimates") as show:
             points, its_fit = self._fit(rival_settings(settings, ensemble), self.out / CHECKPOINTS / "points", show)
         ours = Method("Bayesian", fit.metrics, model.info["parameters"], fit.seconds, ours=True)
         return [ours, *rival_methods(points, its_fit, ensemble)]

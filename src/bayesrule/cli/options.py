@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from bayesrule.data.names import nearest
 from bayesrule.errors import InvalidArgument
+from bayesrule.estimators import Auto, Estimator, Flipout, LocalReparam, Mean, WeightSample
 from bayesrule.posteriors import Diagonal, Family, Full, KTied, MatrixNormal, MatrixNormalDiagonal
 from bayesrule.priors import ARD, GroupARD, HeNormal, LearnedNormal, Normal, Prior
 
@@ -59,6 +60,13 @@ PRIORS: Mapping[str, Recipe[Prior]] = {
     "he": Recipe(HeNormal, None, "he"),
     "normal": Recipe(Normal, float, "normal[:STD]"),
 }
+ESTIMATORS: Mapping[str, Recipe[Estimator]] = {
+    "local": Recipe(LocalReparam, None, "local"),
+    "weight": Recipe(WeightSample, None, "weight"),
+    "flipout": Recipe(Flipout, None, "flipout"),
+    "auto": Recipe(Auto, None, "auto"),
+    "mean": Recipe(Mean, None, "mean"),
+}
 
 
 def forms(known: Mapping[str, Recipe[T]]) -> str:
@@ -78,6 +86,21 @@ def posterior(text: str) -> Family:
 def prior(text: str) -> Prior:
     """``normal:0.5`` and the like."""
     return _parsed("prior", text, PRIORS)
+
+
+def estimator(text: str, family: Family) -> Estimator:
+    """``flipout`` and the like; refused where the posterior does not allow it.
+
+    >>> estimator("weight", MatrixNormal())
+    WeightSample()
+    """
+    found = _parsed("estimator", text, ESTIMATORS)
+    if isinstance(found, Flipout) and not isinstance(family, KTied | Diagonal):
+        raise InvalidArgument(
+            "Flipout needs a posterior whose weights are independent", got=f"--estimator {text} with {family}",
+            remedy="Use --estimator local or weight with it, or --posterior diagonal or ktied:2.",
+        )  # fmt: skip
+    return found
 
 
 def _parsed(kind: str, text: str, known: Mapping[str, Recipe[T]]) -> T:

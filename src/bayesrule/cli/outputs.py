@@ -18,7 +18,7 @@ METRICS, REPORT = "metrics.json", "report.html"
 CHECKPOINTS = "training"
 """Folder for the state of training, inside the model folder until the model is finished."""
 CURVES = "tensorboard"
-"""Folder for learning curves."""
+"""Folder for learning curves; beside the state of training until the model is finished."""
 MODEL_FILES = (CONFIG, TENSORS, METRICS)
 
 
@@ -47,17 +47,20 @@ def new_model_folder(folder: Path, *, resume: bool = False, force: bool = False)
     _refuse(folder, resume=resume, force=force)
     _require_writable(folder)
     if not resume:
-        for stale in (CHECKPOINTS, CURVES):
-            shutil.rmtree(folder / stale, ignore_errors=True)
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     try:
         yield folder
-    except BaseException:
+    except BaseException as error:
+        _say_where(error, folder)
         with suppress(OSError):  # what is not empty is worth keeping
             (folder / CHECKPOINTS).rmdir()
         if not existed:
             with suppress(OSError):
                 folder.rmdir()
         raise
+    shutil.rmtree(folder / CURVES, ignore_errors=True)  # of a model that was here before
+    with suppress(FileNotFoundError):
+        (folder / CHECKPOINTS / CURVES).rename(folder / CURVES)
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
 
@@ -126,6 +129,13 @@ def written_whole(path: Path) -> Iterator[TextIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
+        _say_where(error, path)
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _say_where(error: BaseException, path: Path) -> None:
+    """A full disk is noticed by a write, which knows no name."""
+    if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+        error.filename = str(path)

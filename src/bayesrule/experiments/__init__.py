@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from bayesrule.data.names import nearest
 from bayesrule.errors import InvalidArgument
+from bayesrule.experiments.blr import BLR
 from bayesrule.experiments.context import Context
 from bayesrule.experiments.experiment import PRESETS, Claim, Experiment, Preset, PresetName, Verdict
+from bayesrule.experiments.exploration import FIGURE2
+from bayesrule.experiments.ktied import KTIED
+from bayesrule.experiments.mn import MATRIX_NORMAL
 from bayesrule.experiments.rows import Row
 from bayesrule.experiments.running import Request, reproduce
 from bayesrule.experiments.tabular import TABULAR
+from bayesrule.experiments.tabular_ablation import TABULAR_DEFAULTS
 
 EXPERIMENTS: dict[str, Experiment] = {
     known.id: known
     for known in (
         TABULAR,
+        TABULAR_DEFAULTS,
+        *MATRIX_NORMAL,
+        *BLR,
+        *KTIED,
+        FIGURE2,
     )
 }  # fmt: skip
 """All of them, by id; a new one is one file and one line here."""

@@ -61,24 +61,28 @@ def _largest_shortfall(rows: Sequence[Row]) -> Verdict:
     return _needing(found, UCI, verdict)
 
 
-def _ahead_of_measured(rows: Sequence[Row]) -> Verdict:
-    """Over the sets of the six both were measured on; a rival with fewer than all of them says so."""
-    ours = _values(rows, "log_likelihood")
+def _ahead_of_measured(metric: str, sets: Sequence[str], sign: int) -> Callable[[Sequence[Row]], Verdict]:
+    """Over those of the sets that both were measured on; a rival with fewer than all of them says so."""
 
-    def verdict() -> Verdict:
-        rivals = sorted({row.method for row in rows} - {OURS})
-        margins = {}
-        for rival in rivals:
-            theirs = _values(rows, "log_likelihood", rival)
-            shared = [name for name in WITHOUT_NAVAL if name in theirs]
-            if shared:
-                margins[f"{rival} on {len(shared)}"] = fmean(ours[name].value - theirs[name].value for name in shared)
-        if not margins:
-            return Verdict("not measured", "needs rivals")
-        told = ", ".join(f"{rival}: {margin:+.3f}" for rival, margin in margins.items())
-        return Verdict.of(min(margins.values()) > 0, told)
+    def check(rows: Sequence[Row]) -> Verdict:
+        ours = _values(rows, metric)
 
-    return _needing(ours, WITHOUT_NAVAL, verdict)
+        def verdict() -> Verdict:
+            margins = {}
+            for rival in sorted({row.method for row in rows} - {OURS}):
+                theirs = _values(rows, metric, rival)
+                shared = [name for name in sets if name in theirs]
+                if shared:
+                    margin = fmean(sign * (ours[name].value - theirs[name].value) for name in shared)
+                    margins[f"{rival} on {len(shared)}"] = margin
+            if not margins:
+                return Verdict("not measured", "needs rivals")
+            told = ", ".join(f"{rival}: {margin:+.3f}" for rival, margin in margins.items())
+            return Verdict.of(min(margins.values()) > 0, told)
+
+        return _needing(ours, sets, verdict)
+
+    return check
 
 
 def _coverage(rows: Sequence[Row]) -> Verdict:
@@ -109,7 +113,8 @@ def _seconds(bound: float) -> Claim:
     sets = SECONDS[bound]
     size = "1,500" if bound == min(SECONDS) else "40,000"
     return Claim(
-        f"under {bound:.0f} s on one thread to about {size} rows", _at_most("seconds", dict.fromkeys(sets, bound))
+        f"under {bound:.0f} s of processor time on one thread to about {size} rows",
+        _at_most("seconds", dict.fromkeys(sets, bound)),
     )
 
 
@@ -117,9 +122,14 @@ CLAIMS = (
     Claim("mean shortfall in log-likelihood to the best rivals at most 0.15, without Naval", _mean_shortfall(0.15)),
     Claim("the goal beyond: at most 0.08", _mean_shortfall(0.08)),
     Claim("no regression set worse by more than 0.5", _largest_shortfall),
-    Claim("higher mean log-likelihood than every rival measured here, without Naval", _ahead_of_measured),
-    Claim(f"90 % intervals cover 87–93 % on at least {COVERED_SETS} of 7 sets", _coverage),
+    Claim(
+        "higher mean log-likelihood than every rival measured here, without Naval",
+        _ahead_of_measured("log_likelihood", WITHOUT_NAVAL, 1),
+    ),
+    Claim(f"90 % intervals cover 87–93 % on at least {COVERED_SETS} of 7 sets, test rows pooled", _coverage),
     Claim("test NLL: digits ≤ 0.09, breast-cancer ≤ 0.08, wine ≤ 0.04", _at_most("nll", NLL_BOUNDS)),
-    Claim("ECE ≤ 0.03 on all three", _at_most("ece", dict.fromkeys(NLL_BOUNDS, ECE_BOUND))),
+    Claim("ECE ≤ 0.03 on all three, test rows pooled", _at_most("ece_pooled", dict.fromkeys(NLL_BOUNDS, ECE_BOUND))),
+    Claim("ECE ≤ 0.03 on all three, mean over splits", _at_most("ece", dict.fromkeys(NLL_BOUNDS, ECE_BOUND))),
+    Claim("lower mean NLL of classes than every rival measured here", _ahead_of_measured("nll", tuple(CLASSES), -1)),
     *map(_seconds, SECONDS),
 )

@@ -10,36 +10,38 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from bayesrule.data.files import cache_folder
 from bayesrule.experiments.provenance import source_digest
-from bayesrule.nn import BayesianModule
 from bayesrule.nn.model_folder import write_atomically
 
 Record = dict[str, Any]
+Model = TypeVar("Model", bound=nn.Module)
 WEIGHTS, RECORD = "model.safetensors", "record.json"
 APART = ("cli", "report", "experiments")
 """Packages whose source a training does not depend on, but for the file that trains."""
 
 
 @dataclass(frozen=True)
-class Trained:
+class Trained(Generic[Model]):
     """A trained model, and what was recorded while it was trained: plain data."""
 
-    bnn: BayesianModule
+    bnn: Model
     record: Record
 
 
 def trained(
     configuration: Mapping[str, Any],
-    build: Callable[[], BayesianModule],
-    train: Callable[[BayesianModule], Record],
+    build: Callable[[], Model],
+    train: Callable[[Model], Record],
     device: torch.device,
-) -> Trained:
+) -> Trained[Model]:
     """The model of a configuration: taken from the user's cache, or trained and kept there.
 
     A second process that asks for the same model meanwhile waits for it.
@@ -54,15 +56,25 @@ def trained(
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / "lock"):
         bnn = build().to(device)
-        if (folder / RECORD).exists():
-            bnn.load_state_dict(load_file(folder / WEIGHTS, device=str(device)))
-        else:
-            record = train(bnn)
-            _keep(folder, bnn, {"configuration": dict(configuration), **record})
-        return Trained(bnn, json.loads((folder / RECORD).read_text(encoding="utf-8")))
+        record = _taken(folder, bnn, device)
+        if record is None:
+            _keep(folder, bnn, {"configuration": dict(configuration), **train(bnn)})
+            record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        return Trained(bnn, record)
 
 
-def _keep(folder: Path, bnn: BayesianModule, record: Record) -> None:
+def _taken(folder: Path, bnn: nn.Module, device: torch.device) -> Record | None:
+    """The record of a model that was kept, whose weights are loaded; None if there is none, or a file is damaged."""
+    try:
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        weights = load_file(folder / WEIGHTS, device=str(device))
+    except (OSError, ValueError, SafetensorError):
+        return None
+    bnn.load_state_dict(weights)
+    return record
+
+
+def _keep(folder: Path, bnn: nn.Module, record: Record) -> None:
     """The record last: where it is, the model is whole."""
     partial = folder / f"{WEIGHTS}.partial"
     save_file({name: tensor.contiguous().clone() for name, tensor in bnn.state_dict().items()}, partial)

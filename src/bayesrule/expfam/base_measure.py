@@ -39,3 +39,19 @@ class UnitBase(BaseMeasure):
     def gradient(self, natural: Natural) -> Natural:
         """0 in every block."""
         return natural.map(lambda value: value.new_zeros(value.shape))
+
+
+class EntropyWithLoss(BaseMeasure):
+    """For a candidate whose entropy comes with the loss, as E_q[ℓ + log q]: the rule then adds none of its own."""
+
+    def log_density(self, theta: Tensor) -> Tensor:
+        """Log 1."""
+        return theta.new_zeros(())
+
+    def expected_log_density(self, expectation: Expectation) -> Tensor:
+        """Log 1."""
+        return expectation.items[0][1].new_zeros(())
+
+    def gradient(self, natural: Natural) -> Natural:
+        """−λ, with which Eq. 6 becomes λ ← λ − ρ·∇_μ E_q[ℓ]."""
+        return -natural

@@ -58,11 +58,11 @@ class Gamma(ExponentialFamily):
     def sample(self, natural: Natural, noise: NoiseSource, sample_shape: tuple[int, ...] = ()) -> Tensor:
         """θ = (draw from Gamma(α, 1)) / β, by rejection; draws carry no gradient."""
         shape, rate = (value.detach() for value in self.to_shape_rate(natural))
-        unit_rate = _marsaglia_tsang(shape.expand(sample_shape + tuple(shape.shape)), noise)
+        unit_rate = draw_unit_rate(shape.expand(sample_shape + tuple(shape.shape)), noise)
         return unit_rate / rate
 
 
-def _marsaglia_tsang(shape: Batch, noise: NoiseSource) -> Batch:
+def draw_unit_rate(shape: Batch, noise: NoiseSource) -> Batch:
     """Draw from Gamma(α, 1): d·v with v = (1 + x/√(9d))³ and d = α − ⅓, accepted if log u < ½x² + d(1 − v + log v).
 
     For α < 1 the draw is Gamma(α + 1, 1)·u^(1/α) (Marsaglia & Tsang, 2000), kept above the smallest number so that

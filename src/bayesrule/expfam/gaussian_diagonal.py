@@ -6,12 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from bayesrule.expfam.coordinates import Expectation, Natural
 from bayesrule.expfam.domains import Below
-from bayesrule.expfam.family import ExponentialFamily
+from bayesrule.expfam.gaussian import GaussianFamily, Matrix
+from bayesrule.expfam.gaussian import Vector as Gradient
 from bayesrule.expfam.space import Block, Blockwise, ParameterSpace
 from bayesrule.random import NoiseSource
 
@@ -19,7 +21,7 @@ Vector = Float[Tensor, "*batch dim"]
 
 
 @dataclass(frozen=True)
-class GaussianDiagonal(ExponentialFamily):
+class GaussianDiagonal(GaussianFamily):
     """N(m, diag(s)⁻¹): λ = (s∘m, −½s), T(θ) = (θ, θ∘θ), μ = (m, m∘m + 1/s)   (Table 2, corrected)."""
 
     space: ClassVar[ParameterSpace] = Blockwise(linear=Block(("dim",)), quadratic=Block(("dim",), Below(0.0)))
@@ -32,6 +34,19 @@ class GaussianDiagonal(ExponentialFamily):
         """The mean m and the precision s."""
         precision = -2 * natural["quadratic"]
         return natural["linear"] / precision, precision
+
+    def mean(self, natural: Natural) -> Vector:
+        """See :class:`GaussianFamily`."""
+        return self.to_mean_precision(natural)[0]
+
+    def precision_matrix(self, natural: Natural) -> Float[Tensor, "*batch dim dim"]:
+        """See :class:`GaussianFamily`."""
+        return torch.diag_embed(-2 * natural["quadratic"])
+
+    def bonnet_price(self, natural: Natural, gradient: Gradient, curvature: Matrix) -> Natural:
+        """See :class:`GaussianFamily`."""
+        diagonal = curvature.diagonal()
+        return Natural(linear=gradient - diagonal * self.mean(natural), quadratic=0.5 * diagonal)
 
     def statistics(self, theta: Vector) -> Expectation:
         """T(θ) = (θ, θ∘θ)."""

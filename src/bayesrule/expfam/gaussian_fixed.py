@@ -14,7 +14,7 @@ from torch import Tensor
 from bayesrule.errors import InvalidArgument, ShapeMismatch
 from bayesrule.expfam.base_measure import BaseMeasure
 from bayesrule.expfam.coordinates import Expectation, Natural
-from bayesrule.expfam.family import ExponentialFamily
+from bayesrule.expfam.gaussian import GaussianFamily, Matrix, Vector
 from bayesrule.expfam.precision import correlate, solve_precision
 from bayesrule.expfam.space import Block, Blockwise, ParameterSpace
 from bayesrule.random import NoiseSource
@@ -43,7 +43,7 @@ class GaussianBase(BaseMeasure):
 
 
 @dataclass(frozen=True, eq=False)
-class GaussianFixed(ExponentialFamily):
+class GaussianFixed(GaussianFamily):
     """N(m, S⁻¹) with known S: λ = Sm, T(θ) = θ, μ = m, A(λ) = ½ λᵀS⁻¹λ   (Table 2; Sec. 1.3.1 and 4.1).
 
     Args:
@@ -71,6 +71,18 @@ class GaussianFixed(ExponentialFamily):
     def to_mean(self, natural: Natural) -> Float[Tensor, "*batch dim"]:
         """The mean m = S⁻¹λ."""
         return solve_precision(self.base.precision_cholesky, natural["linear"])
+
+    def mean(self, natural: Natural) -> Float[Tensor, "*batch dim"]:
+        """See :class:`GaussianFamily`."""
+        return self.to_mean(natural)
+
+    def precision_matrix(self, natural: Natural) -> Float[Tensor, "*batch dim dim"]:
+        """See :class:`GaussianFamily`."""
+        return self.precision.expand(*natural["linear"].shape[:-1], *self.precision.shape)
+
+    def bonnet_price(self, natural: Natural, gradient: Vector, curvature: Matrix) -> Natural:
+        """∇_μ E_q[ℓ] = E_q[∇ℓ]   (Eq. 7)."""
+        return Natural(linear=gradient)
 
     def statistics(self, theta: Float[Tensor, "*batch dim"]) -> Expectation:
         """T(θ) = θ."""

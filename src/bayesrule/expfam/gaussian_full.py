@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bayesrule.expfam.coordinates import Expectation, Natural
 from bayesrule.expfam.domains import NegativeDefinite
-from bayesrule.expfam.family import ExponentialFamily
+from bayesrule.expfam.gaussian import GaussianFamily
 from bayesrule.expfam.precision import correlate, solve_precision
 from bayesrule.expfam.space import Block, Blockwise, ParameterSpace
 from bayesrule.random import NoiseSource
@@ -22,7 +22,7 @@ Matrix = Float[Tensor, "*batch dim dim"]
 
 
 @dataclass(frozen=True)
-class GaussianFull(ExponentialFamily):
+class GaussianFull(GaussianFamily):
     """N(m, S⁻¹): λ = (Sm, −½S), T(θ) = (θ, θθᵀ), μ = (m, mmᵀ + S⁻¹)   (Eq. 9)."""
 
     space: ClassVar[ParameterSpace] = Blockwise(
@@ -37,6 +37,20 @@ class GaussianFull(ExponentialFamily):
         """The mean m and the precision S."""
         precision = _precision(natural)
         return solve_precision(torch.linalg.cholesky(precision), natural["linear"]), precision
+
+    def mean(self, natural: Natural) -> Vector:
+        """See :class:`GaussianFamily`."""
+        return self.to_mean_precision(natural)[0]
+
+    def precision_matrix(self, natural: Natural) -> Matrix:
+        """See :class:`GaussianFamily`."""
+        return _precision(natural)
+
+    def bonnet_price(
+        self, natural: Natural, gradient: Float[Tensor, " dim"], curvature: Float[Tensor, "dim dim"]
+    ) -> Natural:
+        """See :class:`GaussianFamily`."""
+        return Natural(linear=gradient - curvature @ self.mean(natural), quadratic=0.5 * curvature)
 
     def statistics(self, theta: Vector) -> Expectation:
         """T(θ) = (θ, θθᵀ)."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from bayesrule.errors import InvalidArgument, Unsupported
@@ -48,42 +48,68 @@ def solve_natural(
             got=type(family).__name__,
             remedy="Write to_natural by formula, or solve for the entries without one.",
         )
-    target, point = _to_vectors(family, expectation).double(), _to_vectors(family, start).detach().double()
     if not family.valid(start).all():
         _refuse(start)
 
     def log_partition(vector: Float[Tensor, " entries"]) -> Tensor:
         return family.log_partition(_from_vectors(family, vector, start, batch_shape=()))
 
+    def valid(points: Vectors) -> Bool[Tensor, " members"]:
+        return family.valid(_from_vectors(family, points, start, batch_shape=(len(points),)))
+
+    target, at = _to_vectors(family, expectation).double(), _to_vectors(family, start).detach().double()
+    solution = invert_gradient(log_partition, target, at, valid, tolerance=tolerance, max_steps=max_steps)
+    if solution is None:
+        _refuse(expectation)
+    natural = _from_vectors(family, solution, start, batch_shape=_batch_shape(family, start))
+    return natural.map(lambda value: value.to(expectation.items[0][1].dtype))
+
+
+def invert_gradient(
+    potential: Callable[[Float[Tensor, " entries"]], Float[Tensor, ""]],
+    target: Vectors,
+    start: Vectors,
+    valid: Callable[[Vectors], Bool[Tensor, " members"]],
+    *,
+    tolerance: float = 1e-8,
+    max_steps: int = 100,
+) -> Vectors | None:
+    """The x with ∇f(x) = target for a strictly convex f, one for each member; see :func:`solve_natural`.
+
+    Returns:
+        The solution, or None if there is none to be found.
+    """
+
     def newton_step(point: Vectors, target: Vectors) -> tuple[Vectors, Float[Tensor, " members"]]:
-        residual = target - torch.func.vmap(torch.func.grad(log_partition))(point)
-        hessian = torch.func.vmap(torch.func.jacrev(torch.func.grad(log_partition)))(point)
+        residual = target - torch.func.vmap(torch.func.grad(potential))(point)
+        hessian = torch.func.vmap(torch.func.jacrev(torch.func.grad(potential)))(point)
         step = torch.linalg.solve_ex(hessian, residual.unsqueeze(-1)).result.squeeze(-1)
         return step, (residual * step).sum(-1)
 
     def objective(point: Vectors) -> Float[Tensor, " members"]:
-        natural = _from_vectors(family, point, start, batch_shape=(len(point),))
-        value = family.log_partition(natural) - (point * target.detach()).sum(-1)
-        return torch.where(family.valid(natural), value, torch.inf)
+        inside = valid(point)
+        safe = torch.where(inside.unsqueeze(-1), point, start)
+        value = torch.func.vmap(potential)(safe) - (safe * target.detach()).sum(-1)
+        return torch.where(inside, value, torch.inf)
 
+    point = start
     with torch.no_grad():
         for _ in range(max_steps):
             step, squared_decrement = newton_step(point, target.detach())
-            if not step.isfinite().all():  # ∇²A has become singular: λ runs away to the boundary of Ω
-                _refuse(expectation)
+            if not step.isfinite().all():  # ∇²f has become singular: x runs away to the boundary
+                return None
             if (squared_decrement.abs() <= tolerance**2).all():
                 break
             point = point + _halve_until_lower(objective, point, step).unsqueeze(-1) * step
         else:
-            _refuse(expectation)
-        # Far out on Ω, where λ runs away, ∇²A is rounding alone and its decrement means nothing: look at μ itself.
-        reached = torch.func.vmap(torch.func.grad(log_partition))(point)
+            return None
+        # Far out, where x runs away, ∇²f is rounding alone and its decrement means nothing: look at ∇f itself.
+        reached = torch.func.vmap(torch.func.grad(potential))(point)
         if not torch.allclose(reached, target.detach(), rtol=1e-4, atol=1e-4):
-            _refuse(expectation)
+            return None
     for _ in range(2):
         point = point + newton_step(point, target)[0]
-    natural = _from_vectors(family, point, start, batch_shape=_batch_shape(family, start))
-    return natural.map(lambda value: value.to(expectation.items[0][1].dtype))
+    return point
 
 
 def _halve_until_lower(

@@ -18,7 +18,10 @@ from bayesrule.random import NoiseSource
 
 @dataclass(frozen=True)
 class Block:
-    """One block of λ: the names of its sizes (equal names are equal sizes), its domain, and whether it is symmetric."""
+    """One block of λ: the names of its sizes, its domain, and whether it is symmetric.
+
+    Equal names are equal sizes; ``"classes-1"`` is one less than ``"classes"``.
+    """
 
     shape: tuple[str, ...]
     domain: Domain = Real()  # noqa: RUF009  (frozen, without state)
@@ -63,10 +66,10 @@ class ParameterSpace(ABC):
         self, noise: NoiseSource, like: Tensor, batch_shape: tuple[int, ...], sizes: Mapping[str, int]
     ) -> Natural:
         """Random points of Ω; sizes that no block has are ignored."""
-        missing = {size for block in self.blocks.values() for size in block.shape} - set(sizes)
+        missing = {_parse(size)[0] for block in self.blocks.values() for size in block.shape} - set(sizes)
         if missing:
             raise InvalidArgument(f"a natural parameter needs the sizes {sorted(missing)}", got=dict(sizes))
-        shapes = {name: tuple(sizes[size] for size in block.shape) for name, block in self.blocks.items()}
+        shapes = {name: tuple(_length(size, sizes) for size in block.shape) for name, block in self.blocks.items()}
         return self.from_normal(
             Natural(**{name: noise(batch_shape + shape, "normal", like) for name, shape in shapes.items()})
         )
@@ -92,7 +95,8 @@ class ParameterSpace(ABC):
             event = shape[first:]
             batches.add(shape[:first])
             fits = len(event) == len(block.shape) and all(
-                known.setdefault(size, length) == length for size, length in zip(block.shape, event, strict=True)
+                known.setdefault(_parse(size)[0], length + _parse(size)[1]) == length + _parse(size)[1]
+                for size, length in zip(block.shape, event, strict=True)
             )
             if not fits or len(batches) > 1:
                 wanted = {name: f"({', '.join(('*batch', *block.shape))})" for name, block in self.blocks.items()}
@@ -122,3 +126,14 @@ class Blockwise(ParameterSpace):
     def from_normal(self, noise: Natural) -> Natural:
         """See :class:`ParameterSpace`."""
         return Natural(**{name: self.blocks[name].domain.from_normal(value) for name, value in noise.items})
+
+
+def _parse(size: str) -> tuple[str, int]:
+    """``"classes-1"`` is ("classes", 1)."""
+    name, _, less = size.partition("-")
+    return name, int(less or 0)
+
+
+def _length(size: str, sizes: Mapping[str, int]) -> int:
+    name, less = _parse(size)
+    return sizes[name] - less

@@ -57,6 +57,15 @@ class BayesianModule(nn.Module):
         with self.draws.given(draws):
             return self(*args, **kwargs)
 
+    def plain(self) -> nn.Module:
+        """A new plain network at the posterior mean."""
+        plain = copy.deepcopy(self.module)
+        means: dict[str, nn.Parameter] = {}
+        for module in list(plain.modules()):
+            if isinstance(module, BayesianLayer):
+                make_plain(module, means)
+        return plain
+
     def homes(self) -> dict[str, Home]:
         """Every posterior's home, once, by the group's name."""
         return {module.name: module for module in self.modules() if isinstance(module, Home)}
@@ -128,9 +137,4 @@ def posteriors(model: Drawable) -> dict[str, Posterior]:
 def mean_module(bnn: BayesianModule) -> nn.Module:
     """A plain network at the posterior mean: the original classes, parameter names and layouts."""
     need_bayesian(bnn, "br.mean_module")
-    plain = copy.deepcopy(bnn.module)
-    means: dict[str, nn.Parameter] = {}
-    for module in list(plain.modules()):
-        if isinstance(module, BayesianLayer):
-            make_plain(module, means)
-    return plain
+    return bnn.plain()

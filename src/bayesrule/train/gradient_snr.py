@@ -83,6 +83,7 @@ class GradientSNR:
             self.found[loop.step] = {
                 name: asdict(gradient_snr(torch.stack(list(kept)))) for name, kept in self._windows.items()
             }
+        if not any(step - self.window <= loop.step < step for step in self.at):
             self._windows.clear()
 
 

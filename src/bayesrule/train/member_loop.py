@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -19,15 +19,13 @@ from bayesrule.train.checkpoint import CheckpointError, read_checkpoint, remove_
 from bayesrule.train.divergence import TrainingDiverged
 from bayesrule.train.interrupt import Interrupt
 from bayesrule.train.loop import TrainingInterrupted
+from bayesrule.train.settings import Settings
 from bayesrule.train.stacked import StackedMembers
-
-if TYPE_CHECKING:
-    from bayesrule.train.members import Settings
 
 SMALL, SHORT, LONG = 2000, 1500, 4000
 """Training rows below which training is short and in small batches; the steps of either."""
-ANNEALED, WARM_UP, FIRST_SNAPSHOT = 0.3, 0.1, 0.2
-"""Parts of training: over which the KL is annealed, the learning rate grows, and no snapshot is taken."""
+ANNEALED, WARM_UP = 0.3, 0.1
+"""Parts of training: over which the KL is annealed, and the learning rate grows."""
 SNAPSHOTS = 30
 SNAPSHOT_ROWS, SNAPSHOT_DRAWS, CALIBRATION_ROWS, CALIBRATION_DRAWS = 1000, 4, 2000, 16
 LARGEST_GRADIENT = 10.0
@@ -117,12 +115,8 @@ class MemberLoop:
         self.optimizer.zero_grad()
         loss.sum().backward()
         if not bool(torch.isfinite(loss).all()):
-            raise TrainingDiverged(
-                f"The loss is not finite at step {self.step}: look at {self.stacked.first_broken(self.x[rows])}",
-                got=[round(value, 3) for value in loss.tolist()],
-                remedy="Look for extreme values in the data, or use a smaller learning rate.",
-            )  # fmt: skip
-        self._clip()
+            self._stop_diverged("loss", self.stacked.first_broken(self.x[rows]), loss)
+        self._clip(loss)
         self.optimizer.param_groups[0]["lr"] = self.settings.learning_rate * self._schedule()
         self.optimizer.step()
         return nll.detach(), kl.detach()
@@ -134,9 +128,23 @@ class MemberLoop:
             return 0.04 + 0.96 * done / WARM_UP
         return 0.5 * (1 + math.cos(math.pi * (done - WARM_UP) / (1 - WARM_UP)))
 
-    def _clip(self) -> None:
-        gradients = [value.grad for value in self.stacked.parameters.values() if value.grad is not None]
+    def _stop_diverged(self, what: str, place: str, loss: Tensor) -> NoReturn:
+        """Before the step is taken: the state, and the last checkpoint of it, are still good."""
+        raise TrainingDiverged(
+            f"The {what} is not finite at step {self.step}: look at {place}",
+            got=f"losses of {[round(value, 3) for value in loss.tolist()]}",
+            remedy="Look for extreme values in the data, or use a smaller learning rate.",
+        )
+
+    def _clip(self, loss: Tensor) -> None:
+        found = {name: value.grad for name, value in self.stacked.parameters.items() if value.grad is not None}
+        gradients = found.values()
         squares = torch.stack([gradient.flatten(1).square().sum(1) for gradient in gradients]).sum(0)
+        if not bool(torch.isfinite(squares).all()):
+            place = next(
+                (name for name, gradient in found.items() if not bool(gradient.isfinite().all())), "all of them"
+            )
+            self._stop_diverged("gradient", f"that of {place}", loss)
         factor = (LARGEST_GRADIENT / squares.sqrt()).clamp_max(1.0)
         for gradient in gradients:
             gradient.mul_(factor.reshape(-1, *(1,) * (gradient.ndim - 1)))
@@ -144,7 +152,7 @@ class MemberLoop:
     @torch.no_grad()
     def _measure(self, nll: Tensor, kl: Tensor) -> None:
         valid = -self._log_densities(self.held_out[:, :SNAPSHOT_ROWS], SNAPSHOT_DRAWS, 0.0).mean(1)
-        if self.step >= FIRST_SNAPSHOT * self.steps or self.step == self.steps:
+        if self.step >= self.settings.first_snapshot * self.steps or self.step == self.steps:
             better = valid < self.best_nll
             self.best_nll = torch.where(better, valid, self.best_nll)
             for name, value in self.stacked.parameters.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -13,75 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from bayesrule.errors import InvalidArgument
-from bayesrule.estimators import Estimator, LocalReparam, Mean
 from bayesrule.likelihoods import Categorical, GaussianMixture, Likelihood
 from bayesrule.nn import BayesianModule, bayesianize
-from bayesrule.posteriors import Family, KTied
 from bayesrule.predict import Predictive, predict
-from bayesrule.priors import GroupARD, Prior
-from bayesrule.train.calibration import calibrate
+from bayesrule.train.calibration import Calibration, calibrate
 from bayesrule.train.heads import ClassHead, MixtureHead
 from bayesrule.train.member_loop import MemberLoop, Progress
+from bayesrule.train.settings import Settings, point_estimate
 from bayesrule.train.stacked import StackedMembers
 
+__all__ = [
+    "Members", "Settings", "Task", "build_member", "make_likelihood", "perceptron", "point_estimate", "pooled",
+    "train_members", "trained_loop",
+]  # fmt: skip
 Task = Literal["classification", "regression"]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Choices that were made on validation data once and are meant to be left alone.
-
-    Attributes:
-        hidden: Widths of the hidden layers.
-        posterior: Family of the weights.
-        prior: Of the weights; by default each input of a layer has its own learned scale.
-        estimator: How noise enters training; local noise by default, and draws of the weights for families without.
-            `Mean` makes a penalised point estimate, calibrated like the rest.
-        temperatures: Of the KL, one kind of member each; the data decide their shares.
-        folds: Members of each kind; each trains without one fold, which stops and calibrates it.
-        components: Of the Gaussian mixture that is a regression's noise.
-        steps: Training steps; by default 1,500 below 2,000 rows, else 4,000 or more.
-        learning_rate: Adam's, at its peak.
-        draws: Of the weights at prediction, over all members.
-        deterministic: Point estimates in place of posteriors: the same networks without noise, KL and calibration.
-        seed: Of everything random.
-    """
-
-    hidden: tuple[int, ...] = (64, 64)
-    posterior: Family = field(default_factory=lambda: KTied(2, init_std=0.02))
-    prior: Prior = field(default_factory=lambda: GroupARD("row"))
-    estimator: Estimator = field(default_factory=LocalReparam)
-    temperatures: tuple[float, ...] = (0.1, 0.01)
-    folds: int = 5
-    components: int = 3
-    steps: int | None = None
-    learning_rate: float = 0.01
-    draws: int = 160
-    deterministic: bool = False
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name, low in (("folds", 2), ("components", 1), ("draws", 1)):
-            if getattr(self, name) < low:
-                raise InvalidArgument(f"{name} must be at least {low}", got=getattr(self, name))
-        if self.steps is not None and self.steps < 1:
-            raise InvalidArgument("There must be at least one training step", got=self.steps)
-        if any(width < 1 for width in self.hidden):
-            raise InvalidArgument("Hidden layers need at least one unit", got=self.hidden)
-
-    @property
-    def noiseless(self) -> bool:
-        """Whether the networks are used at the mean, in training and after."""
-        return self.deterministic or isinstance(self.estimator, Mean)
-
-    @property
-    def size(self) -> int:
-        """How many members."""
-        return self.folds * len(self.temperatures)
-
-    def for_rows(self, rows: int) -> Settings:
-        """The same with folds of at least two rows each."""
-        return replace(self, folds=max(2, min(self.folds, rows // 2)))
 
 
 class Members(nn.Module):
@@ -171,6 +115,29 @@ def train_members(
     Returns:
         The model, and its history: a dict for each time it was measured.
     """
+    loop = trained_loop(
+        x, y, task, settings, outputs=outputs, checkpoint=checkpoint, resume=resume, on_progress=on_progress
+    )
+    members = list(loop.stacked.members)
+    if settings.deterministic:
+        shares = torch.full((settings.size,), 1 / settings.size)
+        return Members(members, loop.likelihood, shares, settings), loop.history
+    found = calibrate(loop.held_out_log_densities, len(settings.temperatures), settings.folds)
+    return pooled(members, loop.likelihood, found, settings), loop.history
+
+
+def trained_loop(
+    x: Tensor,
+    y: Tensor,
+    task: Task,
+    settings: Settings,
+    *,
+    outputs: int = 1,
+    checkpoint: Path | None = None,
+    resume: bool = False,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> MemberLoop:
+    """What `train_members` does before calibration: the loop after its end, with the trained members."""
     if len(x) < 2 * settings.folds:
         raise InvalidArgument(f"Training needs at least {2 * settings.folds} rows", got=len(x))
     generator = torch.Generator().manual_seed(settings.seed)
@@ -182,15 +149,13 @@ def train_members(
     if resume and checkpoint is not None and checkpoint.exists():
         loop.resume(checkpoint)
     loop.run()
-    shares = torch.full((settings.size,), 1 / settings.size)
-    if not settings.deterministic:
-        found = calibrate(loop.held_out_log_densities, len(settings.temperatures), settings.folds)
-        for member, log_scale in zip(members, found.log_scales.repeat_interleave(settings.folds), strict=True):
-            member.module[-1].log_scale.fill_(float(log_scale))  # type: ignore[index]
-        shares = (found.weights / settings.folds).repeat_interleave(settings.folds).float()
-    return Members(members, likelihood, shares, settings), loop.history
+    return loop
 
 
-def point_estimate(settings: Settings) -> Settings:
-    """The same network as a single point estimate, stopped early on one fold."""
-    return replace(settings, temperatures=(0.0,), deterministic=True)
+def pooled(members: list[BayesianModule], likelihood: Likelihood, found: Calibration, settings: Settings) -> Members:
+    """The ensemble of calibrated members, those of each kind side by side and equally many."""
+    folds = len(members) // len(found.weights)
+    for member, log_scale in zip(members, found.log_scales.repeat_interleave(folds), strict=True):
+        member.module[-1].log_scale.fill_(float(log_scale))  # type: ignore[index]
+    shares = (found.weights / folds).repeat_interleave(folds).float()
+    return Members(members, likelihood, shares, settings)

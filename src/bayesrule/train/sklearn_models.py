@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from bayesrule.errors import InvalidArgument
+from bayesrule.estimators import Estimator
 from bayesrule.posteriors import Family
 from bayesrule.predict import Predictive
 from bayesrule.priors import Prior
@@ -26,6 +27,7 @@ FEWEST_ROWS = 4
 FARTHEST = 1e6
 """Standardised numbers are clipped here, far outside any sensible data, so that float32 cannot overflow."""
 ROWS_AT_ONCE = 4096
+RECIPES = ("posterior", "prior", "estimator")
 
 
 class _BayesianNetwork(BaseEstimator):
@@ -47,6 +49,7 @@ class _BayesianNetwork(BaseEstimator):
         hidden: Sequence[int] = Settings.hidden,
         posterior: Family | None = None,
         prior: Prior | None = None,
+        estimator: Estimator | None = None,
         temperatures: Sequence[float] = Settings.temperatures,
         folds: int = Settings.folds,
         steps: int | None = Settings.steps,
@@ -56,6 +59,7 @@ class _BayesianNetwork(BaseEstimator):
         self.hidden = hidden
         self.posterior = posterior
         self.prior = prior
+        self.estimator = estimator
         self.temperatures = temperatures
         self.folds = folds
         self.steps = steps
@@ -79,7 +83,7 @@ class _BayesianNetwork(BaseEstimator):
         self.members_ = members.double()
 
     def _settings(self, rows: int) -> Settings:
-        recipes = {name: given for name in ("posterior", "prior") if (given := getattr(self, name)) is not None}
+        recipes = {name: given for name in RECIPES if (given := getattr(self, name)) is not None}
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         try:
             settings = Settings(
@@ -105,6 +109,7 @@ class BayesianClassifier(ClassifierMixin, _BayesianNetwork):
         hidden: Widths of the hidden layers.
         posterior: Family of the weights, such as ``br.KTied(2)``; by default that of `Settings`.
         prior: Of the weights; by default that of `Settings`.
+        estimator: How noise enters training, such as ``br.Flipout()``; local noise by default.
         temperatures: Of the KL, one kind of member each; the data decide their shares.
         folds: Members of each kind; each trains without one fold, which stops and calibrates it.
         steps: Training steps; by default by the number of rows.
@@ -150,6 +155,7 @@ class BayesianRegressor(RegressorMixin, _BayesianNetwork):
         hidden: Widths of the hidden layers.
         posterior: Family of the weights, such as ``br.KTied(2)``; by default that of `Settings`.
         prior: Of the weights; by default that of `Settings`.
+        estimator: How noise enters training, such as ``br.Flipout()``; local noise by default.
         temperatures: Of the KL, one kind of member each; the data decide their shares.
         folds: Members of each kind; each trains without one fold, which stops and calibrates it.
         steps: Training steps; by default by the number of rows.

@@ -77,9 +77,21 @@ def _attributes(config: Mapping[str, Any], tensors: dict[str, Tensor], path: Pat
     with torch.random.fork_rng():
         built = [_member(recipes[number], task, settings) for number in config["members"]]
     members = Members(built, from_spec("likelihood", config["likelihood"]), torch.zeros(len(built)), settings)
+    _check_numbers(tensors, path)
     fill(members, tensors, path)
     _check_sizes(members, len(encoder.feature_names), target, path)
     return {"encoder": encoder, "target": target, "members": members, "task": task, "target_name": name, "info": info}
+
+
+def _check_numbers(tensors: Mapping[str, Tensor], path: Path) -> None:
+    wrong = [
+        name for name, tensor in tensors.items() if tensor.dtype != torch.float32 or not bool(tensor.isfinite().all())
+    ]
+    if wrong:
+        raise ModelFolderError(
+            f"The model in {path} holds what is not a finite number of single precision", got=", ".join(wrong[:3]),
+            remedy="Restore it from a copy, or fit it again.",
+        )  # fmt: skip
 
 
 def _check_sizes(members: Members, features: int, target: ClassTarget | NumberTarget, path: Path) -> None:

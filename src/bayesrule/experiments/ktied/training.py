@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,9 @@ from bayesrule.experiments.trained import Trained, trained
 from bayesrule.nn import BayesianModule, kl
 from bayesrule.predict import predict
 from bayesrule.train import Epoch, Loop, TensorBatches, fit
+from bayesrule.train.fit import Fitted
 from bayesrule.train.gradient_snr import GradientSNR
-from bayesrule.train.loop import Watcher
+from bayesrule.train.loop import Callback, Watcher
 
 PROBE_DRAWS = 8
 
@@ -35,7 +38,7 @@ def targets(recipe: Recipe, y: Tensor) -> Tensor:
     return y.float().unsqueeze(-1) if recipe.shape.dataset == "imdb" else y
 
 
-def train_recipe(context: Context, recipe: Recipe) -> Trained:
+def train_recipe(context: Context, recipe: Recipe) -> Trained[BayesianModule]:
     """The trained model of a recipe, and its record: curves, probes, signal-to-noise ratios."""
     device = context.device
 
@@ -47,26 +50,11 @@ def train_recipe(context: Context, recipe: Recipe) -> Trained:
 
 
 def _train(bnn: BayesianModule, recipe: Recipe, data: LabelledSet) -> dict[str, Any]:
-    batch_size = min(recipe.shape.batch_size, len(data.train_y) // 2)
-    batches = TensorBatches(data.train_x, targets(recipe, data.train_y), batch_size=batch_size, drop_last=True)
     snr, stds = GradientSNR(recipe.snr_at), StdRecord()
     probe = Probe(recipe, data)
     watchers: list[Watcher] = [snr] if recipe.snr_at else []
     watchers += [probe] if recipe.probe_every else []
-    watchers += [StdCap(bnn, recipe.max_std)] if recipe.max_std is not None else []
-    fitted = fit(
-        bnn,
-        batches,
-        epochs=recipe.epochs,
-        lr=recipe.lr,
-        annealing=recipe.annealing(len(batches)),
-        n_data=len(data.train_y),
-        seed=recipe.seed,
-        schedule="constant",
-        capture=data.train_x.is_cuda,
-        callbacks=[stds],
-        watchers=watchers,
-    )
+    fitted = _fit(bnn, recipe, data, recipe.epochs, [stds], watchers)
     return {
         "history": [epoch.plain() for epoch in fitted.history],
         "n_data": len(data.train_y),
@@ -75,6 +63,46 @@ def _train(bnn: BayesianModule, recipe: Recipe, data: LabelledSet) -> dict[str, 
         "mean_stds": stds.found,
         "seconds": fitted.history[-1].seconds,
     }
+
+
+def _fit(
+    bnn: BayesianModule,
+    recipe: Recipe,
+    data: LabelledSet,
+    epochs: int,
+    callbacks: Sequence[Callback] = (),
+    watchers: Sequence[Watcher] = (),
+) -> Fitted:
+    """Train by a recipe for so many epochs."""
+    batches = _batches(recipe, data)
+    cap = [] if recipe.max_std is None else [StdCap(bnn, recipe.max_std)]
+    return fit(
+        bnn,
+        batches,
+        epochs=epochs,
+        lr=recipe.lr,
+        annealing=recipe.annealing(len(batches)),
+        n_data=len(data.train_y),
+        seed=recipe.seed,
+        schedule="constant",
+        capture=data.train_x.is_cuda,
+        callbacks=callbacks,
+        watchers=[*watchers, *cap],
+    )
+
+
+def _batches(recipe: Recipe, data: LabelledSet) -> TensorBatches:
+    """Whole batches only: a captured step has one shape."""
+    batch_size = min(recipe.shape.batch_size, len(data.train_y) // 2)
+    return TensorBatches(data.train_x, targets(recipe, data.train_y), batch_size=batch_size, drop_last=True)
+
+
+def epoch_seconds(context: Context, recipe: Recipe, epochs: int) -> list[float]:
+    """Seconds a step took in each epoch of a short run, the first left out: it prepares and records."""
+    data = examples(recipe, context.data, context.device)
+    history = _fit(recipe.build().to(context.device), recipe, data, epochs).history
+    steps = len(_batches(recipe, data))
+    return [(after.seconds - before.seconds) / steps for before, after in pairwise(history)]
 
 
 class Probe:

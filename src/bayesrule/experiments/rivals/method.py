@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -70,8 +71,10 @@ class Method:
         if self.most_rows is not None and rows > self.most_rows:
             return f"{rows:,} training rows are more than the {self.most_rows:,} it is used with"
         try:
-            if self.package:
-                import_module(self.package)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what a package says of its own dependencies
+                if self.package:
+                    import_module(self.package)
         except ImportError as error:
             return f"the package {self.install} is not installed ({error})"
         return ""

@@ -1,0 +1,211 @@
+"""Hamiltonian Monte Carlo, through numpyro: the converged sampler that posteriors are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesrule.errors import InvalidArgument, ShapeMismatch, Unsupported
+from bayesrule.inference.sampled_network import LOG_NOISE_STD, SampledNetwork
+from bayesrule.likelihoods import Gaussian, GaussianGammaNoise, Likelihood
+from bayesrule.priors import Normal, Prior
+
+ACTIVATIONS: dict[type[nn.Module], str] = {
+    nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.SiLU: "silu", nn.Softplus: "softplus",
+}  # fmt: skip
+"""Activations, all without options, and their names in `jax.nn`."""
+CONVERGED = 1.05
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """Whether the chains agree.
+
+    The weights of a network need not mix: hidden units can be exchanged without any change of its outputs. The
+    outputs must.
+
+    Attributes:
+        r_hat: Split R-hat of every parameter, the largest over its entries.
+        output_r_hat: The largest split R-hat of the outputs at the training inputs, and of the noise.
+        effective_draws: The smallest effective sample size of the same.
+        divergences: Transitions, after warm-up, whose integration broke down.
+        acceptance: Mean acceptance probability.
+    """
+
+    r_hat: Mapping[str, float]
+    output_r_hat: float
+    effective_draws: float
+    divergences: int
+    acceptance: float
+
+    @property
+    def converged(self) -> bool:
+        """Whether ``output_r_hat`` is below 1.05."""
+        return self.output_r_hat < CONVERGED
+
+
+@dataclass(frozen=True)
+class HMC:
+    """What `hmc` returns.
+
+    Attributes:
+        network: The network with its draws, which `br.predict` takes.
+        diagnostics: Whether the chains agree.
+    """
+
+    network: SampledNetwork
+    diagnostics: Diagnostics
+
+
+def hmc(
+    net: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    prior: Prior | None = None,
+    likelihood: Likelihood | None = None,
+    chains: int = 4,
+    warmup: int = 1000,
+    draws: int = 1000,
+    target_acceptance: float = 0.8,
+    max_tree_depth: int = 10,
+    seed: int = 0,
+) -> HMC:
+    """Draws from ``p(w, τ | data) ∝ Π N(y | f(x, w), 1/τ) · N(w; 0, η²) · Gamma(τ; a₀, b₀)`` by NUTS, in float64.
+
+    Args:
+        net: An `nn.Linear`, or an `nn.Sequential` of linear layers and activations; its weights are not used.
+        x: Inputs, (rows, features).
+        y: Targets, (rows, targets).
+        prior: Of every weight and bias; by default ``N(0, 1)``.
+        likelihood: `GaussianGammaNoise`, whose precision is sampled with the weights (the default, with its
+            Gamma(6, 6) prior), or `Gaussian`, whose noise is known.
+        chains: Run side by side, each from a draw of the prior.
+        warmup: Transitions of each chain that adapt step size and metric, and are dropped.
+        draws: Transitions of each chain that are kept.
+        target_acceptance: What the step size is adapted to.
+        max_tree_depth: At most ``2^depth`` leapfrog steps a transition.
+        seed: Of everything random.
+    """
+    likelihood = likelihood or GaussianGammaNoise()
+    _check(net, x, y, likelihood)
+    normal = _plain_normal(prior or Normal(1.0))
+    if chains < 2 or draws < 4 or warmup < 0:
+        raise InvalidArgument(
+            "R-hat needs two chains of four draws at least", got=f"chains={chains}, draws={draws}, warmup={warmup}"
+        )
+    jax, numpyro = _packages()
+    forward = _forward(net)
+    inputs, targets = x.detach().cpu().double().numpy(), y.detach().cpu().double().numpy()
+    with jax.enable_x64(True):
+        kernel = numpyro.infer.NUTS(
+            _model(numpyro, net, forward, normal, likelihood), target_accept_prob=target_acceptance,
+            max_tree_depth=max_tree_depth, init_strategy=numpyro.infer.init_to_sample,
+        )  # fmt: skip
+        sampler = numpyro.infer.MCMC(
+            kernel, num_warmup=warmup, num_samples=draws, num_chains=chains, chain_method="vectorized",
+            progress_bar=False,
+        )  # fmt: skip
+        sampler.run(jax.random.PRNGKey(seed), inputs, targets, extra_fields=("diverging", "accept_prob"))
+        found = sampler.get_samples(group_by_chain=True)
+        outputs = jax.vmap(jax.vmap(lambda weights: forward(weights, inputs)))(found)
+        arrays = {name: torch.tensor(jax.device_get(value)) for name, value in found.items()}
+        diagnostics = _diagnose(numpyro, arrays, torch.tensor(jax.device_get(outputs)), sampler.get_extra_fields())
+    if isinstance(likelihood, Gaussian):
+        noise = likelihood.log_noise_std.detach().double().expand(y.shape[1])
+        arrays[LOG_NOISE_STD] = noise.expand(chains, draws, -1)
+    else:
+        arrays[LOG_NOISE_STD] = -0.5 * arrays.pop("precision").log()[..., None].expand(-1, -1, y.shape[1])
+    return HMC(SampledNetwork(net, {name: value.flatten(0, 1) for name, value in arrays.items()}), diagnostics)
+
+
+def _packages() -> tuple[Any, Any]:
+    try:
+        import jax
+        import numpyro
+        import numpyro.diagnostics
+        import numpyro.infer
+    except ImportError as error:
+        raise Unsupported(
+            f"HMC needs the package {error.name}", remedy="pip install 'bayesrule[hmc]'"
+        ) from error  # fmt: skip
+    return jax, numpyro
+
+
+def _layers(net: nn.Module) -> list[tuple[str, nn.Module]]:
+    return [("", net)] if isinstance(net, nn.Linear) else [(f"{name}.", layer) for name, layer in net.named_children()]
+
+
+def _forward(net: nn.Module) -> Callable[[Mapping[str, Any], Any], Any]:
+    """The network as a function of (weights by name, inputs), in JAX."""
+    import jax
+
+    def forward(weights: Mapping[str, Any], x: Any) -> Any:
+        for prefix, layer in _layers(net):
+            if isinstance(layer, nn.Linear):
+                x = x @ weights[f"{prefix}weight"].T + (weights[f"{prefix}bias"] if layer.bias is not None else 0.0)
+            else:
+                x = getattr(jax.nn, ACTIVATIONS[type(layer)])(x)
+        return x
+
+    return forward
+
+
+def _plain_normal(prior: Prior) -> tuple[float, float]:
+    """Mean and standard deviation."""
+    if isinstance(prior, Normal) and isinstance(prior.mean, int | float) and isinstance(prior.std, int | float):
+        return float(prior.mean), float(prior.std)
+    raise Unsupported("HMC takes a Normal prior of one mean and one std", got=repr(prior))
+
+
+def _model(
+    numpyro: Any, net: nn.Module, forward: Any, prior: tuple[float, float], likelihood: Likelihood
+) -> Callable[..., None]:
+    normal, gamma, sample = numpyro.distributions.Normal, numpyro.distributions.Gamma, numpyro.sample
+
+    def model(x: Any, y: Any) -> None:
+        weights = {
+            name: sample(name, normal(*prior).expand(tuple(parameter.shape)).to_event())
+            for name, parameter in net.named_parameters()
+        }
+        if isinstance(likelihood, GaussianGammaNoise):
+            shape, rate = (float(value) for value in (likelihood.prior_shape, likelihood.prior_rate))
+            noise_std = sample("precision", gamma(shape, rate)) ** -0.5
+        else:
+            noise_std = likelihood.noise_std.detach().cpu().double().numpy()  # type: ignore[operator]
+        sample("y", normal(forward(weights, x), noise_std).to_event(2), obs=y)
+
+    return model
+
+
+def _diagnose(numpyro: Any, arrays: Mapping[str, Tensor], outputs: Tensor, extra: Mapping[str, Any]) -> Diagnostics:
+    split, effective = numpyro.diagnostics.split_gelman_rubin, numpyro.diagnostics.effective_sample_size
+    r_hat = {name: float(split(value.numpy()).max()) for name, value in arrays.items()}
+    seen = [outputs.numpy(), *(arrays[name].numpy() for name in ("precision",) if name in arrays)]
+    return Diagnostics(
+        r_hat,
+        output_r_hat=max(float(split(each).max()) for each in seen),
+        effective_draws=min(float(effective(each).min()) for each in seen),
+        divergences=int(extra["diverging"].sum()),
+        acceptance=float(extra["accept_prob"].mean()),
+    )
+
+
+def _check(net: nn.Module, x: Tensor, y: Tensor, likelihood: Likelihood) -> None:
+    unknown = [type(layer).__name__ for _, layer in _layers(net) if type(layer) not in {nn.Linear, *ACTIVATIONS}]
+    if not isinstance(net, nn.Linear | nn.Sequential) or unknown:
+        raise Unsupported(
+            "HMC takes an nn.Linear, or an nn.Sequential of linear layers and plain activations",
+            got=unknown or type(net).__name__,
+            remedy=f"Activations: {', '.join(kind.__name__ for kind in ACTIVATIONS)}.",
+        )
+    if not isinstance(likelihood, Gaussian | GaussianGammaNoise):
+        raise Unsupported(
+            "HMC is for regressions here", got=type(likelihood).__name__, remedy="Use GaussianGammaNoise."
+        )
+    if x.ndim != 2 or y.ndim != 2 or len(x) != len(y):
+        raise ShapeMismatch("Inputs and targets are (rows, …)", got=f"{tuple(x.shape)} and {tuple(y.shape)}")

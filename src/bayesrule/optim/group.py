@@ -1,0 +1,63 @@
+"""Parameters that share a posterior, as one event."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from bayesrule.curvature import Layer
+from bayesrule.linalg import MatrixView
+from bayesrule.posteriors import Part
+from bayesrule.posteriors.parts import split_event
+
+
+@dataclass(frozen=True)
+class Group:
+    """One layer as a fan-in × fan-out matrix, or several as one vector of their entries, row by row."""
+
+    layers: tuple[Layer, ...]
+    event_dim: int
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """Its parameters, in the order of the event."""
+        return tuple(part for layer in self.layers for part in layer.parts)
+
+    @cached_property
+    def name(self) -> str:
+        """That of its first parameter."""
+        return self.parts[0].name
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """Fan-in and fan-out of its layers."""
+        return tuple(layer.shape for layer in self.layers)
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """That of a draw, and of its noise."""
+        return self.shapes[0] if self.event_dim == 2 else (sum(m * n for m, n in self.shapes),)
+
+    def event(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Tensors in the parameters' own layouts as one event; their leading dimensions are a batch."""
+        rows = [_rows(part, tensors[part.name]) for part in self.parts]
+        if self.event_dim == 1:
+            rows = [each.flatten(-2) for each in rows]
+        return rows[0] if len(rows) == 1 else torch.cat(rows, dim=-self.event_dim)
+
+    def split(self, event: Tensor) -> dict[str, Tensor]:
+        """The way back."""
+        return split_event(event, self.parts, self.event_dim)
+
+
+def grouped(layers: tuple[Layer, ...], joint: bool) -> tuple[Group, ...]:
+    """All layers as one vector, or each as a matrix."""
+    return (Group(layers, 1),) if joint else tuple(Group((layer,), 2) for layer in layers)
+
+
+def _rows(part: Part, tensor: Tensor) -> Tensor:
+    return part.layout.matrix(tensor) if isinstance(part.layout, MatrixView) else tensor.unsqueeze(-2)

@@ -1,0 +1,300 @@
+"""The posteriors an optimizer holds: made from a network, drawn from, predicted with, saved and loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+from bayesrule.curvature import Found, find_layers, state_dtype
+from bayesrule.errors import InvalidArgument, Unsupported
+from bayesrule.likelihoods import Likelihood
+from bayesrule.optim.group import Group, grouped
+from bayesrule.optim.packing import pack, unpack
+from bayesrule.optim.plain import PlainState
+from bayesrule.optim.plan import Plan, PlannedParameter
+from bayesrule.optim.prior_terms import PriorTerms
+from bayesrule.optim.rule import Rule
+from bayesrule.posteriors import DiagonalCovariance, GaussianPosterior, Posterior
+from bayesrule.priors import Normal, Prior, kl_divergence
+from bayesrule.random import keyed_generator
+
+PLAIN_PREFIX = "likelihood."
+"""Before the names of the likelihood's own parameters."""
+
+
+class PosteriorHolder(torch.optim.Optimizer):
+    """Groups, their states, and what can be asked of them without training.
+
+    A model as `br.predict` and `br.posteriors` take them. Means are the network's own parameters (for half precision,
+    float32 copies kept here); states are float32 or better.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        rule: Rule,
+        *,
+        n_data: int,
+        lr: float,
+        prior: Prior,
+        likelihood: Likelihood | None,
+        kl_weight: float,
+        plain: Collection[str],
+        plain_lr: float,
+        param_groups: Sequence[Mapping[str, Any]],
+        seed: int | None,
+    ) -> None:
+        _check_numbers(n_data, lr, plain_lr, kl_weight)
+        model = model._modules.get("_orig_mod") or model  # a compiled network's own modules are those to hook
+        found = find_layers(model, plain)
+        if not found.layers:
+            raise InvalidArgument(
+                "The network has no trainable nn.Linear or nn.Conv2d that could have a posterior",
+                got=f"parameters {list(found.others)[:5]}",
+                remedy="Give the plain network (not a converted one), with parameters that ask for gradients.",
+            )
+        self.model, self.rule, self.likelihood = model, rule, likelihood
+        self.n_data, self.kl_weight = n_data, kl_weight
+        self.steps, self.skipped_steps = 0, 0
+        self.groups = {group.name: group for group in grouped(found.layers, rule.joint)}
+        self.trained = self._trained(found)
+        self._saved: dict[str, Tensor] | None = None
+        self._rules: dict[tuple[Any, ...], Rule] = {}
+        self._flags: dict[nn.Module, bool] = {}
+        self._placement, torch_groups = _torch_groups(self.trained, set(found.others), lr, plain_lr, param_groups)
+        super().__init__(torch_groups, {"lr": lr, **{f.name: getattr(rule, f.name) for f in fields(rule)}})  # type: ignore[arg-type]
+        self._check_placement()
+        half = (name for name, p in self.trained.items() if p.dtype != state_dtype(p.dtype))
+        self._masters = {name: self.trained[name].detach().float() for name in half}
+        starts = {name: self._flat_posterior(group) for name, group in self.groups.items()}
+        self.priors = PriorTerms(
+            prior, starts, kl_weight / n_data, spherical=rule.spherical, rule=type(self).__name__
+        )  # fmt: skip
+        self.states: dict[str, Any] = {
+            name: rule.init(self.mean(group), group.shapes, self.priors.term(name).damping)
+            for name, group in self.groups.items()
+        }
+        others = [name for name in self.trained if name not in self._posterior_names()]
+        self.plain_states = {name: PlainState.of(self.means()[name]) for name in others}
+        self.plan = self._plan(found)
+        self._seed = int(torch.randint(2**62, ())) if seed is None else seed
+        self._generators: dict[torch.device, torch.Generator] = {}
+
+    def mean(self, group: Group) -> Tensor:
+        """A group's mean, as its event."""
+        return group.event({part.name: self.mean_of(part.name) for part in group.parts})
+
+    def mean_of(self, name: str) -> Tensor:
+        """One parameter's mean."""
+        if name in self._masters:
+            return self._masters[name]
+        return self._saved[name] if self._saved is not None and name in self._saved else self.trained[name].detach()
+
+    def means(self) -> dict[str, Tensor]:
+        """The means of all trained parameters, also while a draw is in the weights."""
+        return {name: self.mean_of(name) for name in self.trained}
+
+    def rule_of(self, group: Group) -> Rule:
+        """The rule with the hyper-parameters its parameters' group of the optimizer now has."""
+        options = self.param_groups[self._placement[group.name]]
+        values = tuple(options[field.name] for field in fields(self.rule))  # type: ignore[arg-type]
+        if values not in self._rules:
+            names = (field.name for field in fields(self.rule))  # type: ignore[arg-type]
+            self._rules[values] = replace(self.rule, **dict(zip(names, values, strict=True)))  # type: ignore[type-var]
+        return self._rules[values]
+
+    def lr_of(self, name: str) -> float | Tensor:
+        """The step size of a parameter, as a scheduler left it."""
+        return self.param_groups[self._placement[name]]["lr"]
+
+    def generator(self, device: torch.device) -> torch.Generator:
+        """The optimizer's own stream of noise on a device."""
+        if device not in self._generators:
+            self._generators[device] = keyed_generator(device, self._seed, "optimizer", str(device.type))
+        return self._generators[device]
+
+    @property
+    def scale(self) -> float:
+        """``λ/N``."""
+        return self.kl_weight / self.n_data
+
+    @property
+    def limited_steps(self) -> int:
+        """How many steps the guard has shortened, over all groups."""
+        return sum(int(state.limited.sum()) for state in self.states.values())
+
+    def posteriors(self) -> dict[str, Posterior]:
+        """Posterior values by group name; later steps do not change them."""
+        with torch.no_grad():
+            return {name: self.posterior_of(group) for name, group in self.groups.items()}
+
+    def posterior_of(self, group: Group) -> Posterior:
+        """One group's posterior."""
+        damping = self.priors.term(group.name).damping
+        mean = self.mean(group).clone()
+        return self.rule_of(group).posterior(mean, self.states[group.name], damping, self.scale, group.parts)
+
+    def kl(self) -> Tensor:
+        """``KL(q ‖ p)`` of all groups, a sum over their weights, under the prior as it now is."""
+        total = []
+        for name, posterior in self.posteriors().items():
+            if not isinstance(posterior, GaussianPosterior):
+                raise Unsupported("The KL to a Gaussian prior is that of Gaussian posteriors", got=posterior.structure)
+            prior = self.priors.current[name]
+            total.append(kl_divergence(posterior, Normal(prior.precision.rsqrt(), prior.mean)))
+        return torch.stack([each.to(total[0].device) for each in total]).sum()
+
+    def default_likelihood(self) -> Likelihood | None:
+        """The one given."""
+        return self.likelihood
+
+    @property
+    def batchable(self) -> bool:
+        """Whether the network is free of convolutions and recurrent layers, which take batches of weights badly."""
+        unfit = (_ConvNd, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
+        return not any(isinstance(module, unfit) for module in self.model.modules())
+
+    def at(self, draws: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Any:
+        """The network's outputs at given weights; the parameters not given are at their means."""
+        means = {name: tensor for name, tensor in self.means().items() if not name.startswith(PLAIN_PREFIX)}
+        given = {name: (draws.get(name, tensor)).to(self.trained[name].dtype) for name, tensor in means.items()}
+        return torch.func.functional_call(self.model, given, args, kwargs)
+
+    @property
+    def training(self) -> bool:
+        """That of the network."""
+        return self.model.training
+
+    def train(self, mode: bool = True) -> PosteriorHolder:
+        """Switch the network; back in training, every module is as it was before evaluation began."""
+        if mode and self._flags:
+            for module, flag in self._flags.items():
+                module.training = flag
+            self._flags = {}
+        elif not mode and self.model.training:
+            self._flags = {module: module.training for module in self.model.modules()}
+            self.model.train(False)
+        else:
+            self.model.train(mode)
+        return self
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a resumed run needs besides the network's own ``state_dict``: bit for bit."""
+        if self._saved is not None:
+            raise InvalidArgument("The weights hold a draw", remedy="Save outside of sampled_params.")
+        return {
+            **super().state_dict(),
+            "posterior": {
+                "steps": self.steps,
+                "skipped_steps": self.skipped_steps,
+                "groups": {name: pack(state) for name, state in self.states.items()},
+                "plain": {name: pack(state) for name, state in self.plain_states.items()},
+                "masters": {name: tensor.clone() for name, tensor in self._masters.items()},
+                "prior": self.priors.state(),
+                "generators": {str(device): each.get_state() for device, each in self._generators.items()},
+                "seed": self._seed,
+                "likelihood": {} if self.likelihood is None else dict(self.likelihood.state_dict()),
+            },
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """What `state_dict` gave, into an optimizer made with the same arguments."""
+        saved = state_dict.get("posterior")
+        if saved is None or set(saved["groups"]) != set(self.states) or set(saved["plain"]) != set(self.plain_states):
+            raise InvalidArgument(
+                f"This is not the state of a {type(self).__name__} of this network",
+                got=sorted(saved["groups"]) if saved else sorted(state_dict),
+                remedy="Make the optimizer with the network and arguments it was saved with.",
+            )
+        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
+        self.steps, self.skipped_steps, self._seed = saved["steps"], saved["skipped_steps"], saved["seed"]
+        self.states = {name: unpack(state, saved["groups"][name]) for name, state in self.states.items()}
+        self.plain_states = {name: unpack(state, saved["plain"][name]) for name, state in self.plain_states.items()}
+        self._masters = {name: unpack(tensor, saved["masters"][name]) for name, tensor in self._masters.items()}
+        self.priors.load(saved["prior"])
+        self._generators = {}
+        for device, state in saved["generators"].items():
+            self.generator(torch.device(device)).set_state(state.cpu())
+        if self.likelihood is not None:
+            self.likelihood.load_state_dict(saved["likelihood"])
+
+    def _trained(self, found: Found) -> dict[str, nn.Parameter]:
+        named = {name: p for name, p in self.model.named_parameters() if name not in found.frozen}
+        own = {} if self.likelihood is None else dict(self.likelihood.named_parameters())
+        return {**named, **{f"{PLAIN_PREFIX}{name}": p for name, p in own.items() if p.requires_grad}}
+
+    def _posterior_names(self) -> dict[str, str]:
+        return {part.name: group.name for group in self.groups.values() for part in group.parts}
+
+    def _flat_posterior(self, group: Group) -> GaussianPosterior:
+        mean = self.mean(group).clone()
+        return GaussianPosterior(mean, DiagonalCovariance(torch.ones_like(mean), group.event_dim), group.parts)
+
+    def _check_placement(self) -> None:
+        for group in self.groups.values():
+            if len({self._placement[part.name] for part in group.parts}) > 1:
+                raise InvalidArgument(
+                    f"Parameters that share the posterior {group.name!r} must be in one param group",
+                    got=[part.name for part in group.parts],
+                )
+
+    def _plan(self, found: Found) -> Plan:
+        groups, rule = self._posterior_names(), type(self).__name__
+        notes = {part.name: f"one posterior for {len(layer.modules)} layers"
+                 for layer in found.layers if len(layer.modules) > 1 for part in layer.parts}  # fmt: skip
+        rows = []
+        for name, parameter in self.model.named_parameters():
+            if name in groups:
+                row = (rule, groups[name], notes.get(name, ""))
+            else:
+                row = ("none", "", "frozen") if name in found.frozen else ("Adam", "", found.others[name])
+            rows.append(PlannedParameter(name, tuple(parameter.shape), *row))
+        own = [(name, p) for name, p in self.trained.items() if name.startswith(PLAIN_PREFIX)]
+        rows += [PlannedParameter(name, tuple(p.shape), "Adam", "", "of the likelihood") for name, p in own]
+        return Plan(tuple(rows))
+
+
+def _torch_groups(
+    trained: Mapping[str, nn.Parameter],
+    plain: set[str],
+    lr: float,
+    plain_lr: float,
+    given: Sequence[Mapping[str, Any]],
+) -> tuple[dict[str, int], list[dict[str, Any]]]:
+    """The param groups of torch, and in which of them each parameter is: those given, the rest, and the plain ones."""
+    names = {id(parameter): name for name, parameter in trained.items()}
+    placed: dict[str, int] = {}
+    groups: list[dict[str, Any]] = []
+
+    def add(options: Mapping[str, Any], parameters: Iterable[Tensor]) -> None:
+        own = [parameter for parameter in parameters if id(parameter) in names]
+        if own:
+            placed.update({names[id(parameter)]: len(groups) for parameter in own})
+            groups.append({**options, "params": own})
+
+    for group in given:
+        chosen = group["params"]
+        add(group, [chosen] if isinstance(chosen, Tensor) else list(chosen))
+    rest = [(name, parameter) for name, parameter in trained.items() if name not in placed]
+    is_plain: Callable[[str], bool] = lambda name: name in plain or name.startswith(PLAIN_PREFIX)  # noqa: E731
+    add({}, [parameter for name, parameter in rest if not is_plain(name)])
+    add({"lr": plain_lr}, [parameter for name, parameter in rest if is_plain(name)])
+    return placed, groups
+
+
+def _check_numbers(n_data: int, lr: float, plain_lr: float, kl_weight: float) -> None:
+    if not isinstance(n_data, int) or n_data < 1:
+        raise InvalidArgument(
+            "n_data is the number of training examples, a whole number", got=repr(n_data),
+            remedy="Give len(train_dataset), not the number of batches.",
+        )  # fmt: skip
+    for name, value in (("lr", lr), ("plain_lr", plain_lr)):
+        if not value >= 0:
+            raise InvalidArgument(f"{name} must not be negative", got=value)
+    if not kl_weight > 0:
+        raise InvalidArgument("kl_weight, the weight λ of the KL, must be positive", got=kl_weight)

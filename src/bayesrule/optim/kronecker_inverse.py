@@ -1,0 +1,124 @@
+"""Inverses of a damped Kronecker product: with each factor damped, or exactly in the factors' eigenbases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from bayesrule.errors import InvalidArgument
+from bayesrule.optim.rule import Number
+from bayesrule.posteriors import EigenKroneckerCovariance, MatrixNormalCovariance
+from bayesrule.posteriors.kronecker_chain import damp_factors
+
+
+@dataclass(frozen=True)
+class FactoredInverse:
+    """``(A + π√γ I)⁻¹ ⊗ (S + (√γ/π) I)⁻¹``   [Eq. 12], as roots for draws and as inverses for the mean's step."""
+
+    fan_in_root: Float[Tensor, "*batch fan_in fan_in"]
+    fan_out_root: Float[Tensor, "*batch fan_out fan_out"]
+    fan_in: Float[Tensor, "*batch fan_in fan_in"]
+    fan_out: Float[Tensor, "*batch fan_out fan_out"]
+
+    @classmethod
+    def of(cls, fan_in: Tensor, fan_out: Tensor, damping: Tensor, extra: float) -> FactoredInverse:
+        """In float64; the mean's step is damped by γ and ``extra``, the draws by γ alone."""
+        doubled = fan_in.double(), fan_out.double()
+        for_draws = [spd_inverse(side) for side in damp_factors(*doubled, damping.double())]
+        stepped = damp_factors(*doubled, damping.double() + extra) if extra else None
+        for_step = for_draws if stepped is None else [spd_inverse(side) for side in stepped]
+        roots = [cholesky(side) for side in for_draws]
+        return cls(*(each.to(fan_in.dtype) for each in (*roots, *for_step)))
+
+    def covariance(self, damping: Tensor, scale: Number) -> MatrixNormalCovariance:
+        """``MN(…, λ/N [A^γ]⁻¹, [S^γ]⁻¹)``; the factor λ/N goes to the first."""
+        return MatrixNormalCovariance(_root(scale) * self.fan_in_root, self.fan_out_root)
+
+    def deviation(self, noise: Tensor, damping: Tensor) -> Tensor:
+        """``R_in ε R_outᵀ``: the covariance's own root, over √(λ/N), multiplied as the triangles they are."""
+        return lower_matmul(self.fan_in_root, lower_matmul(self.fan_out_root, noise.mT).mT)
+
+    def solve(self, x: Tensor, damping: Tensor) -> Tensor:
+        """``[A^γ]⁻¹ x [S^γ]⁻¹``   [Eq. 3]."""
+        return self.fan_in @ x @ self.fan_out
+
+
+@dataclass(frozen=True)
+class EigenInverse:
+    """``(A ⊗ S + γI)⁻¹``, exactly: the factors' eigenvectors, and what the spectrum is made of.
+
+    Attributes:
+        spectrum: Of the curvature in these bases: ``aᵢ sⱼ`` for K-FAC, free for EK-FAC.
+    """
+
+    fan_in_basis: Float[Tensor, "*batch fan_in fan_in"]
+    fan_out_basis: Float[Tensor, "*batch fan_out fan_out"]
+    spectrum: Float[Tensor, "*batch fan_in fan_out"]
+
+    @classmethod
+    def of(cls, fan_in: Tensor, fan_out: Tensor) -> EigenInverse:
+        """In float64."""
+        (a, left), (s, right) = (torch.linalg.eigh(side.double()) for side in (fan_in, fan_out))
+        spectrum = a.clamp_min(0).unsqueeze(-1) * s.clamp_min(0).unsqueeze(-2)
+        return cls(*(each.to(fan_in.dtype) for each in (left, right, spectrum)))
+
+    def covariance(self, damping: Tensor, scale: Number) -> EigenKroneckerCovariance:
+        """``λ/N (F + γ)⁻¹``."""
+        return EigenKroneckerCovariance(self.fan_in_basis, self.fan_out_basis, scale / (self.spectrum + damping))
+
+    def deviation(self, noise: Tensor, damping: Tensor) -> Tensor:
+        """``Q_in (ε / √(f + γ)) Q_outᵀ``."""
+        return self.leave(noise * (self.spectrum + damping).rsqrt())
+
+    def solve(self, x: Tensor, damping: Tensor) -> Tensor:
+        """``(F + γ)⁻¹ x``."""
+        return self.leave(self.enter(x) / (self.spectrum + damping))
+
+    def enter(self, x: Tensor) -> Tensor:
+        """``Q_inᵀ x Q_out``."""
+        return self.fan_in_basis.mT @ x @ self.fan_out_basis
+
+    def leave(self, x: Tensor) -> Tensor:
+        """``Q_in x Q_outᵀ``."""
+        return self.fan_in_basis @ x @ self.fan_out_basis.mT
+
+
+SMALL_TRIANGLE = 256
+"""Rows up to which a triangle is multiplied as a square, as on a GPU: there more calls cost more than the zeros."""
+
+
+def lower_matmul(lower: Tensor, x: Tensor) -> Tensor:
+    """``L x`` of a lower triangle, by halves: five eighths of a square's products, two halvings deep."""
+    size = lower.shape[-1]
+    if size <= SMALL_TRIANGLE or lower.is_cuda:
+        return lower @ x
+    half = size // 2
+    above, below = x[..., :half, :], x[..., half:, :]
+    last = lower_matmul(lower[..., half:, half:], below) + lower[..., half:, :half] @ above
+    return torch.cat([lower_matmul(lower[..., :half, :half], above), last], dim=-2)
+
+
+def spd_inverse(matrix: Tensor) -> Tensor:
+    """Of a symmetric positive-definite matrix, by its Cholesky factor."""
+    return torch.cholesky_inverse(cholesky(matrix))
+
+
+def cholesky(matrix: Tensor) -> Tensor:
+    """The lower factor; where rounding has made an eigenvalue negative, of the matrix with a jitter of that size."""
+    size = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    for jitter in (0.0, 1e-13, 1e-11, 1e-9):
+        factor, info = torch.linalg.cholesky_ex(matrix + jitter * size * identity if jitter else matrix)
+        if not bool(info.any()):
+            return factor
+    raise InvalidArgument(
+        f"A curvature of shape {tuple(matrix.shape)} is not positive definite, or not finite",
+        remedy="Lower the learning rate or max_kl, or raise extra_damping.",
+    )
+
+
+def _root(scale: Number) -> Number:
+    return scale.sqrt() if isinstance(scale, Tensor) else scale**0.5

@@ -1,0 +1,170 @@
+"""What an algorithm owes: pure functions of a mean, a state and a message, over any leading batch dimensions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from bayesrule.curvature import Tapped
+from bayesrule.errors import InvalidArgument
+from bayesrule.posteriors import CovarianceOperator, GaussianPosterior, Part, Posterior
+
+Number = float | Tensor
+"""A hyper-parameter: one number, or one for each of many models, shaped to broadcast against their events."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """What the data say about one group: all that data-parallel workers have to average.
+
+    Attributes:
+        gradient: Of the mean negative log-likelihood of an example, at the drawn weights, shaped as the event.
+        curvature: Means over examples, by name, as `Rule.curvature` makes them; None where none was gathered.
+    """
+
+    gradient: Tensor
+    curvature: Mapping[str, Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class PriorTerm:
+    """A Gaussian prior in units of one example.
+
+    Attributes:
+        damping: ``γ = λ/(Nη)``: the KL's weight and the prior's precision, over the size of the data set.
+        mean: The prior's centre; None for zero.
+    """
+
+    damping: Tensor
+    mean: Tensor | None = None
+
+    def pull(self, gradient: Tensor, mean: Tensor) -> Tensor:
+        """``∇NLL − (λ/N) E_q[∇ log p(w)] = ∇NLL + γ (μ − m₀)``.
+
+        In closed form: the printed algorithms take it at the draw, which has the same expectation and more variance.
+        """
+        return torch.addcmul(gradient, mean if self.mean is None else mean - self.mean, self.damping)
+
+
+@dataclass(frozen=True)
+class State(ABC):
+    """What every algorithm keeps.
+
+    Attributes:
+        steps: Updates so far.
+        estimates: Curvature messages among them.
+        limited: How many steps the guard has shortened.
+    """
+
+    steps: int
+    estimates: int
+    limited: Tensor
+
+
+class Rule(ABC):
+    """One algorithm: its hyper-parameters, and pure functions of them.
+
+    Means, states and messages may all have the same leading batch dimensions, one entry for each of many models; a
+    hyper-parameter that differs between the models is then a tensor that broadcasts against their events.
+    """
+
+    joint: ClassVar[bool] = False
+    """Whether one group holds all layers; else each layer is a group."""
+    spherical: ClassVar[bool] = True
+    """Whether the prior must have one precision for a whole group."""
+    warm_up: bool
+    """Whether the mean is used for a draw until there is curvature, and the first curvatures are averaged evenly."""
+
+    @property
+    def taps(self) -> bool:
+        """Whether it needs what a tap sees."""
+        return True
+
+    @abstractmethod
+    def init(self, mean: Tensor, shapes: Sequence[tuple[int, int]], damping: Tensor) -> Any:
+        """The state before any data, whose posterior has the prior's covariance.
+
+        Args:
+            mean: Of the group.
+            shapes: Fan-in and fan-out of its layers.
+            damping: γ.
+        """
+
+    @abstractmethod
+    def curvature(self, state: Any, tapped: Sequence[Tapped]) -> dict[str, Tensor]:
+        """The curvature part of a message, a mean over the examples of a pass, from what the group's layers saw."""
+
+    @abstractmethod
+    def covariance(self, state: Any, damping: Tensor, scale: Number) -> CovarianceOperator:
+        """Σ of the posterior; ``scale`` is ``λ/N``."""
+
+    def deviation(self, state: Any, noise: Tensor, damping: Tensor) -> Tensor:
+        """``R ε``, ``R Rᵀ = Σ N/λ``: what a draw adds to the mean, over √(λ/N); some rules have a cheaper product."""
+        return self.covariance(state, damping, 1.0).sqrt_matmul(noise)
+
+    def posterior(
+        self, mean: Tensor, state: Any, damping: Tensor, scale: Number, parts: tuple[Part, ...] = ()
+    ) -> Posterior:
+        """``N(μ, Σ)``."""
+        return GaussianPosterior(mean, self.covariance(state, damping, scale), parts)
+
+    @abstractmethod
+    def update(
+        self, mean: Tensor, state: Any, message: Message, prior: PriorTerm, *, lr: Number, refresh: bool
+    ) -> tuple[Tensor, Any]:
+        """One step: the new mean and state. ``refresh``: whether inverses are computed anew."""
+
+
+def ema_rate(state: State, rate: float, warm_up: bool) -> float:
+    """The weight of the newest estimate: ``β``, or, where averaging starts evenly, 1/k for the k-th if larger."""
+    return max(rate, 1 / (state.estimates + 1)) if warm_up else rate
+
+
+def averaged(old: Tensor, message: Message, name: str, rate: float) -> Tensor:
+    """``(1 − β) old + β new``, or ``old`` where the message has no curvature."""
+    return old if message.curvature is None else torch.lerp(old, message.curvature[name].to(old), rate)
+
+
+def guarded(lr: Number, length: Tensor, event_dim: int, max_kl: float | None, limited: Tensor) -> tuple[Number, Tensor]:
+    """The step size within a trust region, and the count of limited steps.
+
+    A step ``α p`` may move the predictions by at most ``½ α² pᵀ(F + γ)p ≤ max_kl`` nats an example (in the quadratic
+    model), else it is shortened to that; ``length`` is ``pᵀ(F + γ)p``.
+    """
+    if max_kl is None:
+        return lr, limited
+    excess = length.reshape(*length.shape, *(1,) * event_dim) * (lr**2 / (2 * max_kl))
+    return excess.clamp_min(1.0).rsqrt() * lr, limited + (excess > 1).reshape(limited.shape)
+
+
+def moved(mean: Tensor, step: Tensor, lr: Number) -> Tensor:
+    """``μ − α p``."""
+    return torch.addcmul(mean, step, lr, value=-1) if isinstance(lr, Tensor) else torch.sub(mean, step, alpha=lr)
+
+
+def inner(left: Tensor, right: Tensor, event_dim: int) -> Tensor:
+    """``Σ left · right`` over the event."""
+    return torch.linalg.vecdot(left.flatten(-event_dim), right.flatten(-event_dim))
+
+
+def no_count(mean: Tensor, event_dim: int) -> Tensor:
+    """A count of zero for each model of a batch."""
+    return torch.zeros(mean.shape[: mean.ndim - event_dim], dtype=torch.int64, device=mean.device)
+
+
+def check_rate(name: str, value: float) -> None:
+    """Refuse what is no weight of an average."""
+    if not 0 < value <= 1:
+        raise InvalidArgument(f"{name} lies in (0, 1]", got=value)
+
+
+def check_not_negative(**values: float | None) -> None:
+    """Refuse negative hyper-parameters; None means none."""
+    for name, value in values.items():
+        if value is not None and not value >= 0:
+            raise InvalidArgument(f"{name} must not be negative", got=value)

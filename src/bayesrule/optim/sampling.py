@@ -1,0 +1,198 @@
+"""Draws in the weights, and messages gathered while they are there."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from bayesrule.curvature import Fisher, ModuleTap, Tapped, exact_cotangents, sampled_cotangents, state_dtype
+from bayesrule.errors import InvalidArgument
+from bayesrule.likelihoods import GaussianGammaNoise
+from bayesrule.optim.group import Group
+from bayesrule.optim.holder import PosteriorHolder
+from bayesrule.optim.local_noise import check_local, local_noise
+from bayesrule.optim.messages import Gathered, Residuals
+from bayesrule.optim.rule import Rule
+from bayesrule.posteriors import GaussianPosterior
+from bayesrule.random import FromGenerator, NoiseSource, draw
+
+Noise = Literal["batch", "example"]
+
+
+class SamplingHolder(PosteriorHolder):
+    """What happens between two steps: blocks with a draw in the weights, whose messages are averaged."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        rule: Rule,
+        *,
+        fisher: Fisher | None,
+        fisher_samples: int,
+        T_stats: int,
+        noise: Noise,
+        **options: Any,
+    ) -> None:
+        super().__init__(model, rule, **options)
+        self.fisher = self._checked_fisher(fisher)
+        self.fisher_samples, self.T_stats, self.noise = fisher_samples, T_stats, noise
+        for name, value in (("fisher_samples", fisher_samples), ("T_stats", T_stats)):
+            check_count(name, value)
+        if noise not in get_args(Noise):
+            raise InvalidArgument('noise is "batch" or "example"', got=repr(noise))
+        if noise == "example":
+            check_local(tuple(self.groups.values()), type(self).__name__)
+        self._pending = Gathered()
+        self._block: Gathered | None = None
+        self._loss_scale: float | None = None
+
+    @contextmanager
+    def sampled_params(self, *, noise: NoiseSource | None = None, loss_scale: float | None = None) -> Iterator[None]:
+        """One draw in the weights for the body; the mean returns at its end, even if the body raises.
+
+        Backward passes belong inside. Several blocks before one `step` are averaged, gradients and curvatures alike
+        (several draws, or parts of a batch); each block's gradient is apart until it ends, so `zero_grad` inside clears
+        that block's alone, and outside everything since the last step. A block without a backward pass is not counted.
+
+        Args:
+            noise: In place of the optimizer's own.
+            loss_scale: What the loss is multiplied by (``scaler.get_scale()``); the empirical Fisher must know it.
+        """
+        if self._block is not None:
+            raise InvalidArgument("sampled_params inside sampled_params", remedy="End the first block before the next.")
+        before = {name: p.grad for name, p in self.trained.items()} if self._pending.blocks else {}
+        for parameter in self.trained.values():
+            parameter.grad = None
+        block = self._block = Gathered()
+        drawn = [self.trained[part.name] for group in self.groups.values() for part in group.parts]
+        kept = [torch.empty_like(parameter, requires_grad=False) for parameter in drawn]
+        torch._foreach_copy_(kept, [parameter.detach() for parameter in drawn])
+        self._saved = dict(zip(self._posterior_names(), kept, strict=True))
+        finished = False
+        try:
+            with ExitStack() as stack:
+                self._enter(stack, noise, loss_scale)
+                yield
+            finished = True
+        finally:
+            with torch.no_grad():
+                torch._foreach_copy_(drawn, kept)
+            self._saved = self._block = None
+            self._settle(block, before, finished)
+        if loss_scale is not None:
+            self._loss_scale = loss_scale
+
+    def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The likelihood's mean negative log-likelihood; a posterior of its noise learns from the residuals."""
+        if self.likelihood is None:
+            raise InvalidArgument("nll needs a likelihood", remedy="Pass likelihood=… to the optimizer.")
+        if isinstance(self.likelihood, GaussianGammaNoise) and self._block is not None:
+            squares = self.likelihood.squared_residuals(outputs.detach(), targets)
+            self._block.add_residuals(Residuals(squares.sum(), squares.numel(), outputs.shape[-1]))
+        return self.likelihood.nll(outputs, targets)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear gradients; outside of `sampled_params` also the messages gathered since the last step."""
+        if self._block is None:
+            self._pending = Gathered()
+        super().zero_grad(set_to_none)
+
+    def _enter(self, stack: ExitStack, noise: NoiseSource | None, loss_scale: float | None) -> None:
+        """The draw, and hooks where this step needs them."""
+        stats = self.rule.taps and due(self.steps + 1, self.T_stats)
+        if (stats or self.noise == "example") and "torch._dynamo" in sys.modules:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))  # a compiled graph has no hooks
+        with torch.no_grad(), self._full_precision():
+            drawn = {n: g for n, g in self.groups.items() if not (self.rule.warm_up and not self.states[n].estimates)}
+            if self.noise == "example":
+                covariances = {n: q.covariance for n, g in drawn.items()
+                               if isinstance(q := self.posterior_of(g), GaussianPosterior)}  # fmt: skip
+                stack.enter_context(local_noise(self.model, drawn, covariances, noise or self._own_noise()))
+            else:
+                for group in drawn.values():
+                    self._put_draw(group, noise or self._own_noise())
+        if stats:
+            layers = [layer for group in self.groups.values() for layer in group.layers]
+            cotangents = None if self.fisher == "empirical" else self._cotangents
+            stack.enter_context(ModuleTap(self.model, layers, self._receive, cotangents, loss_scale or 1.0)())
+
+    def _put_draw(self, group: Group, noise: NoiseSource) -> None:
+        state, damping = self.states[group.name], self.priors.term(group.name).damping
+        parameter = self.trained[group.name]
+        like = torch.empty((), dtype=state_dtype(parameter.dtype), device=parameter.device)
+        drawn = noise(group.event_shape, "normal", like)
+        for name, value in group.split(self.rule_of(group).deviation(state, drawn, damping)).items():
+            if name in self._masters:
+                self.trained[name].copy_(torch.add(self._masters[name], value, alpha=self.scale**0.5))
+            else:
+                self.trained[name].add_(value, alpha=self.scale**0.5)
+
+    def _own_noise(self) -> NoiseSource:
+        return lambda shape, law, like: draw(shape, law, like, self.generator(like.device))
+
+    def _cotangents(self, outputs: Tensor) -> Tensor:
+        if self.likelihood is None:
+            raise InvalidArgument("A Fisher matrix of the model needs a likelihood", remedy='Use fisher="empirical".')
+        with self._full_precision():
+            if self.fisher == "exact":
+                return exact_cotangents(self.likelihood, outputs)
+            noise = FromGenerator(self.generator(outputs.device))
+            return sampled_cotangents(self.likelihood, outputs, noise, self.fisher_samples)
+
+    @torch.no_grad()
+    def _receive(self, tapped: dict[str, Tapped]) -> None:
+        """The curvature of one pass, group by group."""
+        with self._full_precision():
+            for name, group in self.groups.items():
+                own = [tapped[layer.name] for layer in group.layers if layer.name in tapped]
+                if len(own) == len(group.layers) and self._block is not None:
+                    curvature = self.rule_of(group).curvature(self.states[name], own)
+                    self._block.add_curvature(name, curvature, own[0].examples)
+
+    def _settle(self, block: Gathered, before: dict[str, Tensor | None], finished: bool) -> None:
+        """Average a block's gradients with those of the blocks before, or forget it."""
+        if finished and any(p.grad is not None for p in self.trained.values()):
+            self._pending.merge(block)
+            for name, parameter in self.trained.items():
+                new, old = parameter.grad, before.get(name)
+                if self._pending.blocks > 1 and (new is not None or old is not None):
+                    zero = torch.zeros_like(parameter)
+                    parameter.grad = torch.lerp(zero if old is None else old, zero if new is None else new,
+                                                1 / self._pending.blocks)  # fmt: skip
+        else:
+            for name, parameter in self.trained.items():
+                parameter.grad = before.get(name)
+
+    def _checked_fisher(self, fisher: Fisher | None) -> Fisher:
+        if fisher is None and self.likelihood is None and self.rule.taps:
+            warnings.warn(
+                f"{type(self).__name__} has no likelihood to sample targets from and uses the empirical Fisher of the "
+                'loss. Give likelihood=…, or fisher="empirical" to say that this is meant.',
+                stacklevel=5,
+            )
+        fisher = fisher or ("sampled" if self.likelihood is not None else "empirical")
+        if fisher not in get_args(Fisher):
+            raise InvalidArgument('fisher is "sampled", "exact" or "empirical"', got=repr(fisher))
+        if fisher != "empirical" and self.likelihood is None:
+            raise InvalidArgument(f"fisher={fisher!r} needs a likelihood", remedy="Pass likelihood=….")
+        return fisher
+
+    def _full_precision(self) -> torch.autocast:
+        return torch.autocast(next(iter(self.trained.values())).device.type, enabled=False)
+
+
+def check_count(name: str, value: int) -> None:
+    """Refuse what does not count anything."""
+    if not isinstance(value, int) or value < 1:
+        raise InvalidArgument(f"{name} is a whole number, at least 1", got=value)
+
+
+def due(step: int, interval: int) -> bool:
+    """Whether step number ``step``, from 1, is one of an interval: the first, second, fourth, …, then every so many."""
+    return step % interval == 0 if step >= interval else step & (step - 1) == 0

@@ -1,0 +1,189 @@
+"""The torch optimizer around a rule: the step from gathered messages to new means; the mathematics is the rule's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesrule.curvature import Fisher
+from bayesrule.errors import InvalidArgument
+from bayesrule.likelihoods import GaussianGammaNoise, Likelihood
+from bayesrule.optim.messages import Gathered, Messages, Residuals, all_finite
+from bayesrule.optim.plain import adam_update
+from bayesrule.optim.rule import Message, Rule
+from bayesrule.optim.sampling import Noise, SamplingHolder, check_count, due
+from bayesrule.posteriors import GaussianPosterior
+from bayesrule.priors import Normal, Prior
+
+
+class PosteriorOptimizer(SamplingHolder):
+    """An optimizer that holds a posterior over the weights; see `NoisyKFAC` for an example of its use.
+
+    Args:
+        model: The network. The loss is the mean negative log-likelihood of the batch's examples, without the prior.
+        rule: The algorithm.
+        n_data: N, the number of training examples.
+        lr: Step size.
+        prior: Of the weights that have a posterior. `LearnedNormal` learns its scale.
+        likelihood: What targets are sampled from, and what `br.predict` uses by default. One with a posterior over its
+            noise (`GaussianGammaNoise`) is updated at each step, from the losses that `nll` computed.
+        kl_weight: λ of Eq. 1; below 1 the posterior is sharper.
+        fisher: ``"sampled"``: gradients of targets sampled from the likelihood. ``"exact"``: averaged over all targets,
+            at one backward pass for each output. ``"empirical"``: of the loss itself. By default sampled, and
+            empirical, with a warning, where no likelihood is given.
+        fisher_samples: Targets sampled for each example.
+        T_stats: Steps between curvatures.
+        T_inv: Steps between inverses. Both intervals grow by doubling from 1 at the start.
+        noise: One draw of the weights for the ``"batch"``, or one for each ``"example"``, as noise on layers' outputs.
+        noise_lr: Step size of the update of the likelihood's noise posterior.
+        plain: Modules or parameters to be trained without a posterior, by Adam, as all but Linear and Conv2d are.
+        plain_lr: Adam's step size for them.
+        param_groups: As torch's, for parameters that need options of their own (``lr``, or the rule's).
+        seed: Of the optimizer's own noise; by default drawn from torch's generator.
+    """
+
+    found_inf: Tensor
+    grad_scale: Tensor | None
+    _step_supports_amp_scaling = True  # gradient scaling then leaves it to step() to skip, which drops the messages
+
+    def __init__(
+        self,
+        model: nn.Module,
+        rule: Rule,
+        *,
+        n_data: int,
+        lr: float,
+        prior: Prior | None = None,
+        likelihood: Likelihood | None = None,
+        kl_weight: float = 1.0,
+        fisher: Fisher | None = None,
+        fisher_samples: int = 1,
+        T_stats: int = 1,
+        T_inv: int = 1,
+        noise: Noise = "batch",
+        noise_lr: float = 0.01,
+        plain: Collection[str] = (),
+        plain_lr: float = 1e-3,
+        param_groups: Sequence[Mapping[str, Any]] = (),
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            model, rule, n_data=n_data, lr=lr, prior=prior or Normal(1.0), likelihood=likelihood, kl_weight=kl_weight,
+            fisher=fisher, fisher_samples=fisher_samples, T_stats=T_stats, noise=noise,
+            plain=plain, plain_lr=plain_lr, param_groups=param_groups, seed=seed,
+        )  # fmt: skip
+        check_count("T_inv", T_inv)
+        self.T_inv, self.noise_lr = T_inv, noise_lr
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One update from the messages of the blocks since the last step; a closure is evaluated at a draw first."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad(), self.sampled_params():
+                loss = closure()
+        if self._block is not None or not self._pending.blocks:
+            raise InvalidArgument(
+                "step() follows a block that called backward()",
+                got="no gradient from sampled_params" if self._block is None else "a block that has not ended",
+                remedy="with opt.sampled_params(): opt.zero_grad(); loss_fn(net(x), y).backward()",
+            )
+        if self._overflowed():
+            self.skipped_steps += 1
+        else:
+            with self._full_precision():
+                self._apply(self.exchange(self._messages()))
+            self.steps += 1
+        self._pending, self._loss_scale = Gathered(), None
+        return loss
+
+    def exchange(self, messages: Messages) -> Messages:
+        """The one place through which messages reach the states: data-parallel training averages them here."""
+        return messages
+
+    def _overflowed(self) -> bool:
+        """Whether gradient scaling found infinities; if not, gradients are brought back to their scale."""
+        found, scale = self.__dict__.get("found_inf"), self.__dict__.get("grad_scale")
+        if found is None:
+            return False
+        if self.fisher == "empirical" and self.rule.taps and self._loss_scale is None:
+            del self.found_inf, self.grad_scale  # the scaler removes them only after a step that returns
+            raise InvalidArgument(
+                "The empirical Fisher is made of the loss's gradients, which a gradient scaler has scaled",
+                remedy="with opt.sampled_params(loss_scale=scaler.get_scale()): …",
+            )
+        if scale is not None and not bool(found):
+            for parameter in self.trained.values():
+                if parameter.grad is not None:
+                    parameter.grad.div_(scale.to(parameter.grad.device))
+        return bool(found)
+
+    def _messages(self) -> Messages:
+        """Gradients and curvatures of all blocks, refused where they are not finite or not complete."""
+        gradients = {name: p.grad for name, p in self.trained.items() if p.grad is not None}
+        if not all_finite(list(gradients.values())):
+            raise InvalidArgument(
+                "A gradient is not finite", got=[n for n, g in gradients.items() if not bool(g.isfinite().all())],
+                remedy="Nothing was changed. Drop it by opt.zero_grad(); lower lr, or clip, if it happens again.",
+            )  # fmt: skip
+        means, groups = self.means(), {}
+        for name, group in self.groups.items():
+            own = {part.name: gradients.get(part.name) for part in group.parts}
+            if all(gradient is None for gradient in own.values()):
+                continue
+            curvature = self._pending.curvature(name)
+            if curvature is None and self.rule.taps and due(self.steps + 1, self.T_stats):
+                raise InvalidArgument(
+                    f"{name!r} got a gradient, but its layer was not called in a pass of the network",
+                    got=group.layers[0].modules,
+                    remedy="Call the network itself; name layers whose weights others read in plain=(…); "
+                    "checkpoint activations with use_reentrant=False.",
+                )
+            filled = {key: torch.zeros_like(means[key]) if g is None else g.to(means[key]) for key, g in own.items()}
+            groups[name] = Message(group.event(filled), curvature)
+        plain = {name: gradients[name].to(means[name]) for name in self.plain_states if name in gradients}
+        return Messages(groups, plain, self._pending.residuals)
+
+    def _apply(self, messages: Messages) -> None:
+        """New means and states, all computed before any is kept."""
+        refresh = due(self.steps + 1, self.T_inv)
+        if refresh and not self.priors.fixed and self.steps:
+            posteriors = {n: q for n, q in self.posteriors().items() if isinstance(q, GaussianPosterior)}
+            self.priors.follow(posteriors, self._prior_rate())
+        means = self.means()
+        moved: dict[str, Tensor] = {}
+        states, plain_states = dict(self.states), dict(self.plain_states)
+        for name, message in messages.groups.items():
+            group = self.groups[name]
+            mean, states[name] = self.rule_of(group).update(
+                self.mean(group), states[name], message, self.priors.term(name), lr=self.lr_of(name), refresh=refresh
+            )
+            moved |= group.split(mean)
+        for name, gradient in messages.plain.items():
+            moved[name], plain_states[name] = adam_update(
+                means[name], plain_states[name], gradient, lr=self.lr_of(name)
+            )  # fmt: skip
+        self._learn_noise(messages.residuals)
+        self.states, self.plain_states = states, plain_states
+        for name, value in moved.items():
+            if self.trained[name].grad is not None:
+                self.trained[name].copy_(value)
+                if name in self._masters:
+                    self._masters[name] = value.clone()
+
+    def _prior_rate(self) -> float:
+        return min(1.0, self.param_groups[0].get("beta", 0.01) * self.T_inv)
+
+    def _learn_noise(self, residuals: Residuals | None) -> None:
+        if not isinstance(self.likelihood, GaussianGammaNoise):
+            return
+        if residuals is None:
+            raise InvalidArgument(
+                "GaussianGammaNoise learns its noise from the residuals of the loss", got="no loss from opt.nll",
+                remedy="Compute the loss by opt.nll(net(x), y).",
+            )  # fmt: skip
+        mean_square = residuals.squares / residuals.examples
+        self.likelihood.update(mean_square * self.n_data, self.n_data * residuals.entries, step_size=self.noise_lr)
