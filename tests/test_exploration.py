@@ -115,7 +115,7 @@ def test_a_model_learns_and_is_surprised_by_what_is_new(kind: type[DynamicsModel
     again = model.observe(*transitions(400, 1))
     assert first.isfinite().all()
     assert (again >= 0).all()
-    assert float(again.median()) < 0.2 * float(first.median())
+    assert float(again.median()) < 0.8 * float(first.median())
     elsewhere = model.observe(*transitions(40, 2, shift=4.0))
     assert float(elsewhere.median()) > 3 * float(again.median())
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
+from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -109,16 +110,11 @@ def measure(landscape: Landscape, method: str, steps: int) -> dict[str, float]:
 def run(context: Context) -> list[Row]:
     """Each landscape and method is a cell."""
     rows, steps = [], context.preset.settings["steps"]
-    for dataset in context.datasets:
-        for method in context.methods:
-            values = context.cell(
-                dataset, method,
-                compute=lambda dataset=dataset, method=method: measure(LANDSCAPES[dataset], method, steps),
-            )  # fmt: skip
-            rows += [
-                Row.over([values[metric]], dataset=dataset, method=method, variant="", metric=metric)
-                for metric in METRICS
-            ]
+    for dataset, method in product(context.datasets, context.methods):
+        values = context.cell(dataset, method, compute=partial(measure, LANDSCAPES[dataset], method, steps))
+        rows += [
+            Row.over([values[metric]], dataset=dataset, method=method, variant="", metric=metric) for metric in METRICS
+        ]
     return rows
 
 
@@ -178,8 +174,8 @@ FIGURE1 = Experiment(
     title="Bayesian learning rule, Figure 1: the wall and the flat minimum",
     presets={
         "smoke": Preset(tuple(LANDSCAPES), METHODS, {"steps": 10}, synthetic=True),
-        "quick": Preset(tuple(LANDSCAPES), METHODS, {"steps": 150}),
-        "paper": Preset(tuple(LANDSCAPES), METHODS, {"steps": 400}),
+        "quick": Preset(tuple(LANDSCAPES), METHODS, {"steps": 300}),
+        "paper": Preset(tuple(LANDSCAPES), METHODS, {"steps": 1000}),
     },
     methods=METHODS,
     datasets=lambda data: tuple(LANDSCAPES),

@@ -7,8 +7,6 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import scipy.optimize
-import scipy.special
 import torch
 from torch import Tensor
 
@@ -75,7 +73,11 @@ def _online_em_iterates(size: Size) -> float:
     model = FiniteMixture(GaussianFull(), 3)
     theta = _mixture_natural(model, *start)
     theirs = transcriptions.online_em(
-        [batch.numpy() for batch in batches], *(value.numpy() for value in start), rates=rates[: len(batches)]
+        [batch.numpy() for batch in batches],
+        start[0].numpy(),
+        start[1].numpy(),
+        start[2].numpy(),
+        rates[: len(batches)],
     )
     differences: list[Any] = []
     for batch, rate, wanted in zip(batches, rates, theirs, strict=False):
@@ -205,6 +207,9 @@ def nonconjugate_vi(size: Size) -> float:
 
 def _single_gaussian(size: Size) -> float:
     """Logistic regression with one weight: E[ℓ'] = 0 and E[ℓ''] = s on a fine grid, by scipy's root finder."""
+    import scipy.optimize
+    import scipy.special
+
     problem, family = logistic(size, dim=1), GaussianFull()
     x, y = problem.x[:, 0].numpy(), problem.y.numpy()
     natural = family.from_mean_precision(torch.zeros(1).double(), torch.ones(1, 1).double())
@@ -258,6 +263,8 @@ def _two_gaussians(steps: int = 10) -> float:
 
 def _two_wells_apart(steps: int = 50) -> float:
     """Fixed point for deep wells: where E_k[∇(ℓ + log q)] = 0 = E_k[∇²(ℓ + log q)], on a fine grid of the line."""
+    import scipy.optimize
+
     mixture, natural = algorithms.uniform_mixture(torch.tensor([[-1.2], [1.2]], dtype=torch.float64), precision=3.0)
     found = next(islice(algorithms.nonconjugate_mixture_vi(_double_well(8.0), mixture, natural, 0.7), steps, None))
     means, precisions = (value.flatten().numpy() for value in GaussianFull().to_mean_precision(found))

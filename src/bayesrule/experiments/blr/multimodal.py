@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
+from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,30 +91,25 @@ def counted(surface: Surface, ends: Points) -> dict[str, float]:
 def run(context: Context) -> list[Row]:
     """Each surface, method and start is a cell."""
     settings, rows = context.preset.settings, []
-    for dataset in context.datasets:
-        surface = SURFACES[dataset]
-        for method in context.methods:
-            cells = [
-                context.cell(
-                    dataset, method, number,
-                    compute=lambda surface=surface, method=method, number=number: counted(
-                        surface,
-                        solutions(
-                            surface, method, starts(surface, settings["components"], context.seed + number),
-                            settings["steps"],
-                        ),
-                    ),
-                )
-                for number in range(settings["starts"])
-            ]  # fmt: skip
-            rows += [
-                Row.over(
-                    [cell[metric] for cell in cells],
-                    dataset=dataset, method=method, variant=f"{settings['components']} candidates", metric=metric,
-                )
-                for metric in METRICS
-            ]  # fmt: skip
+    for dataset, method in product(context.datasets, context.methods):
+        cells = [
+            context.cell(
+                dataset, method, number, compute=partial(_cell, dataset, method, context.seed + number, settings)
+            )
+            for number in range(settings["starts"])
+        ]
+        variant = f"{settings['components']} candidates"
+        rows += [
+            Row.over([cell[metric] for cell in cells], dataset=dataset, method=method, variant=variant, metric=metric)
+            for metric in METRICS
+        ]
     return rows
+
+
+def _cell(dataset: str, method: str, seed: int, settings: Mapping[str, int]) -> dict[str, float]:
+    surface = SURFACES[dataset]
+    begin = starts(surface, settings["components"], seed)
+    return counted(surface, solutions(surface, method, begin, settings["steps"]))
 
 
 def figures(context: Context, rows: Sequence[Row]) -> Mapping[str, Figure]:

@@ -49,13 +49,14 @@ def multimodal(size: Size) -> float:
     )
     family = GaussianFull()
     ours = algorithms.multimodal(double_wells(), mixture, natural, 0.2)
-    start = [value.numpy() for value in family.to_mean_precision(natural)]
+    means, precisions = (value.numpy() for value in family.to_mean_precision(natural))
     theirs = transcriptions.mixture_newton(
         lambda theta: 4 * theta**3 - 4 * theta + np.array([0.2, 0.0]),
         lambda theta: np.diag(12 * theta**2 - 4),
-        *start,
-        weights=np.full(3, 1 / 3),
-        rate=0.2,
+        means,
+        precisions,
+        np.full(3, 1 / 3),
+        0.2,
     )
     differences: list[Any] = []
     for got, wanted in islice(zip(ours, theirs, strict=False), size.steps):
@@ -171,15 +172,15 @@ def _minibatches(problem: Logistic) -> algorithms.Losses:
 def _torch_iterates(
     losses: Callable[[int], Callable[[Tensor], Tensor]],
     start: Tensor,
-    optimizer: type[torch.optim.Optimizer],
+    optimizer: Callable[..., torch.optim.Optimizer],
     **options: float,
 ) -> Iterator[Tensor]:
     theta = start.clone().requires_grad_()
-    stepper = optimizer([theta], **options)  # type: ignore[call-arg]
+    stepper = optimizer([theta], **options)
     t = 0
     while True:
         stepper.zero_grad()
-        losses(t)(theta).backward()  # type: ignore[no-untyped-call]
+        losses(t)(theta).backward()
         stepper.step()
         t += 1
         yield theta.detach().clone()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -78,7 +79,7 @@ def run(context: Context) -> list[Row]:
     members = context.preset.settings["members"]
     rows = []
     for name in context.methods:
-        values = context.cell(name, compute=lambda name=name: duality_errors(BY_NAME[name], members, context.seed))
+        values = context.cell(name, compute=partial(duality_errors, BY_NAME[name], members, context.seed))
         rows += [
             Row.over([values[metric]], dataset=MEMBERS, method=name, variant="", metric=metric) for metric in METRICS
         ]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.estimators import LocalReparam
-from bayesrule.experiments.exploration.dynamics import DRAWS, NOISE_STD, DynamicsModel
+from bayesrule.experiments.exploration.dynamics import DRAWS, NOISE_STD, PRIOR_STD, DynamicsModel
 from bayesrule.likelihoods import Gaussian
 from bayesrule.nn import NegativeELBO, bayesianize
 from bayesrule.posteriors import Diagonal, Posterior
@@ -18,11 +18,11 @@ LEARNING_RATE = 1e-3
 
 
 class BBBDynamics(DynamicsModel):
-    """Trained by Adam on the negative ELBO, with noise of its own for every row."""
+    """Trained by Adam on the negative ELBO, with noise of its own for every row; its stds start at the prior's."""
 
     def _build(self) -> None:
         self.bnn = bayesianize(
-            self.net, Diagonal(init_std=0.05), Normal(1.0), LocalReparam(), likelihood=Gaussian(NOISE_STD)
+            self.net, Diagonal(init_std=PRIOR_STD), Normal(PRIOR_STD), LocalReparam(), likelihood=Gaussian(NOISE_STD)
         )
         self.optimizer = torch.optim.Adam(self.bnn.parameters(), LEARNING_RATE)
 

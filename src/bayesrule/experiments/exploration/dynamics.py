@@ -14,6 +14,8 @@ from bayesrule.experiments.exploration.information_gain import information_gain
 from bayesrule.posteriors import Posterior
 
 HIDDEN, DRAWS, BATCH, CAPACITY = 32, 10, 10, 100_000
+PRIOR_STD = 0.5
+"""Of every weight, as in VIME."""
 NOISE_STD = 1.0
 """Of the change of the state, in units of its standard deviation over the replay: as wide as in VIME, a jump (a wall, a
 goal) does not outweigh everything else there is to learn."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from torch import Tensor
 
-from bayesrule.experiments.exploration.dynamics import DRAWS, NOISE_STD, DynamicsModel
+from bayesrule.experiments.exploration.dynamics import DRAWS, NOISE_STD, PRIOR_STD, DynamicsModel
 from bayesrule.likelihoods import Gaussian
 from bayesrule.optim import NoisyKFAC
 from bayesrule.posteriors import Posterior
@@ -25,7 +25,7 @@ class NoisyKFACDynamics(DynamicsModel):
     def _holder(self, n_data: int) -> NoisyKFAC:
         return NoisyKFAC(
             self.net, n_data=n_data, lr=LEARNING_RATE, beta=BETA, damping="exact", noise="example",
-            T_stats=T_STATS, T_inv=T_INV, prior=Normal(1.0), likelihood=Gaussian(NOISE_STD),
+            T_stats=T_STATS, T_inv=T_INV, prior=Normal(PRIOR_STD), likelihood=Gaussian(NOISE_STD),
         )  # fmt: skip
 
     def _train(self, batches: Iterator[tuple[Tensor, Tensor]], n_data: int) -> None:
