@@ -42,10 +42,10 @@ class Materialised(nn.Module):
 
     def __init__(self, tied: nn.Module) -> None:
         super().__init__()
-        (posterior,) = (home.posterior for home in tied.homes().values())
-        self.mean = nn.Parameter(posterior.mean.detach().clone())
-        self.fan_in = nn.Parameter(posterior.fan_in_log_factor.detach().clone())
-        self.fan_out = nn.Parameter(posterior.fan_out_log_factor.detach().clone())
+        (posterior,) = tied.posteriors().values()
+        self.mean = nn.Parameter(posterior.mean.detach().clone())  # laid out as the other layers' weights are
+        self.fan_in = nn.Parameter(posterior.covariance.fan_in_factor.detach().log())
+        self.fan_out = nn.Parameter(posterior.covariance.fan_out_factor.detach().log())
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Outputs and the KL."""

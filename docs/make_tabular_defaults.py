@@ -16,6 +16,7 @@ TARGET = ROOT / "docs" / "tabular-defaults.md"
 RESULT = ROOT / "results" / "tabular-defaults" / "result.json"
 BEGIN, END = "<!-- made by make_tabular_defaults.py -->", "<!-- end -->"
 NOTHING = "–"
+UNMEASURED = "Not measured yet."
 SIGNS = {"log_likelihood": 1, "nll": -1}
 
 
@@ -41,10 +42,10 @@ def _signed(value: float) -> str:
 
 def page(text: str, result: Path = RESULT) -> str:
     """The page with its table made anew."""
-    rows = json.loads(result.read_text(encoding="utf-8"))["rows"]
+    shown = table(json.loads(result.read_text(encoding="utf-8"))["rows"]) if result.exists() else UNMEASURED
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table(rows)}\n{END}{after}"
+    return f"{before}{BEGIN}\n{shown}\n{END}{after}"
 
 
 if __name__ == "__main__":

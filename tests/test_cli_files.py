@@ -16,6 +16,7 @@ import bayesrule as br
 from bayesrule.cli import options
 from bayesrule.cli.display import live
 from bayesrule.data import BUILTIN
+from bayesrule.data.columns import as_numbers, as_text, format_number
 from bayesrule.train.member_loop import Progress
 from bayesrule.train.tabular import TabularModel
 from command_line import FAST, bayesrule, classes, files, numbers, refused, write
@@ -40,6 +41,13 @@ def test_parquet_is_read_as_csv_is(make: object, tmp_path: Path) -> None:
     outputs = [path.read_bytes() for path in tmp_path.glob("*-out.csv")]
     assert len(outputs) == 3
     assert len(set(outputs)) == 1
+
+
+def test_what_text_takes_for_a_blank_is_one_beside_a_number() -> None:
+    written = ["1.5\x1d", "\x1f2", "\N{NO-BREAK SPACE}3 ", " ", "4"]
+    found = as_numbers(written)
+    assert found is not None
+    assert [format_number(value) for value in found if value == value] == [cell for cell in as_text(written) if cell]
 
 
 def _cut(path: Path, frame: pd.DataFrame) -> None:

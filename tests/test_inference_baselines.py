@@ -113,8 +113,9 @@ def test_hmc_finds_the_noise_of_a_network() -> None:
     found = hmc(net, x, y, prior=br.Normal(1e-3), likelihood=GaussianGammaNoise(6.0, 6.0), warmup=300, seed=2)
     shape, rate = 6 + 20, 6 + float(y.square().sum()) / 2
     precision = (-2 * found.network.stored[:, -1].double()).exp()
-    assert found.diagnostics.effective_draws > 1000
-    assert abs(float(precision.mean()) - shape / rate) < 0.16 * shape**0.5 / rate
+    effective = found.diagnostics.effective_draws  # the smallest, over the outputs too
+    assert effective > 200
+    assert abs(float(precision.mean()) - shape / rate) < 4.9 * effective**-0.5 * shape**0.5 / rate
     assert set(found.diagnostics.r_hat) == {"0.weight", "0.bias", "2.weight", "2.bias", "precision"}
     assert found.network.stored.dtype == torch.float32
 

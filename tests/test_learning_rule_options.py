@@ -126,13 +126,14 @@ def test_each_name_has_its_own_step_size() -> None:
 def test_the_line_search_halves_each_members_step_until_it_is_valid() -> None:
     family = GaussianDiagonal()
     start = family.from_mean_precision(torch.zeros(2, 1).double(), torch.ones(2, 1).double())
-    bad = Natural(linear=torch.zeros(2, 1).double(), quadratic=torch.tensor([[-4.0], [-0.1]]).double())
-    proposal = {"q": one_step(family, start, bad, 0.9)}  # precision 0.1 − 7.2 for the first member
-    assert family.valid(proposal["q"]).tolist() == [False, False] or not family.valid(proposal["q"]).all()
+    bad = Natural(linear=torch.zeros(2, 1).double(), quadratic=torch.tensor([[-4.0], [0.0]]).double())
+    proposal = {"q": one_step(family, start, bad, 0.9)}  # precisions 1 − 9ρ and 1 − ρ
+    assert family.valid(proposal["q"]).tolist() == [False, True]
     (kept,) = learning_rule.stay_valid({"q": family}, {"q": start}, proposal).values()
     assert family.valid(kept).all()
-    shortened = one_step(family, start, bad, 0.9 / 8)
+    shortened = one_step(family, start, bad, 0.9 / 16)
     assert_close(kept["quadratic"][0], shortened["quadratic"][0])
+    assert_close(kept["quadratic"][1], proposal["q"]["quadratic"][1])
     with pytest.raises(InvalidArgument, match="start from"):
         learning_rule.stay_valid({"q": family}, {"q": bad}, {"q": start})
 

@@ -170,6 +170,27 @@ def test_noise_for_each_example_trains_and_refuses_what_has_none() -> None:
         make(NoisyFull, noise="example")
 
 
+@every
+def test_mirrored_draws_cancel_in_pairs(kind) -> None:
+    optimizer = make(kind, warm_up=False, mirrored=True)
+    mean = [p.detach().clone() for p in optimizer.model.parameters()]
+    seen = []
+    for _ in range(4):
+        with optimizer.sampled_params():
+            seen.append([p.detach().clone() for p in optimizer.model.parameters()])
+    for pair in ((seen[0], seen[1]), (seen[2], seen[3])):
+        for left, right, centre in zip(*pair, mean, strict=True):
+            torch.testing.assert_close((left + right) / 2, centre, rtol=1e-12, atol=1e-13)
+    assert not any(torch.equal(a, b) for a, b in zip(seen[0], seen[2], strict=True))
+    with optimizer.sampled_params():
+        first = [p.detach().clone() for p in optimizer.model.parameters()]
+    resumed = make(kind, warm_up=False, mirrored=True)
+    resumed.load_state_dict(optimizer.state_dict())
+    with resumed.sampled_params():
+        for left, right, centre in zip(first, resumed.model.parameters(), mean, strict=True):
+            torch.testing.assert_close((left + right.detach()) / 2, centre, rtol=1e-12, atol=1e-13)
+
+
 RULES = [
     br.optim.NoisyAdamRule(warm_up=True),
     br.optim.NoisyKFACRule(beta=0.3),

@@ -140,3 +140,4 @@ def test_the_table_shows_what_is_lost(script: ModuleType, tmp_path: Path) -> Non
     assert "old" not in made
     assert made.startswith("before\n")
     assert made.endswith("\nafter\n")
+    assert "Not measured yet." in script.page(made, tmp_path / "absent.json")

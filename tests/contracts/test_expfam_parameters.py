@@ -9,7 +9,22 @@ import torch
 from torch.testing import assert_close
 
 from bayesrule.errors import InvalidArgument, ShapeMismatch
-from bayesrule.expfam import Bernoulli, ExponentialFamily, Gamma, GaussianDiagonal, GaussianFixed, GaussianFull, Natural
+from bayesrule.expfam import (
+    Bernoulli,
+    Categorical,
+    ChainGaussian,
+    Dirichlet,
+    Expectation,
+    ExponentialFamily,
+    FiniteMixture,
+    Gamma,
+    GaussianDiagonal,
+    GaussianFixed,
+    GaussianFull,
+    Natural,
+    NormalGamma,
+    NormalWishart,
+)
 from bayesrule.random import Replay
 from expfam_members import DOUBLE, FAILURE_RATE, generator, member
 
@@ -96,3 +111,66 @@ def test_gaussian_draws_are_an_affine_map_of_their_noise() -> None:
     mean, precision = GaussianFull().to_mean_precision(natural)
     residual = GaussianFull().sample(natural, Replay([noise]), sample_shape=(6,)) - mean
     assert_close((residual @ precision * residual).sum(-1), noise.square().sum(-1), rtol=1e-12, atol=1e-12)
+
+
+def test_usual_parameters_of_the_larger_families() -> None:
+    """λ itself, written out; the oracles of the contract take it apart the other way."""
+    one = DOUBLE + 1
+    probabilities = torch.tensor([0.2, 0.3, 0.5]).double()
+    categorical = Categorical().from_probabilities(probabilities)
+    assert_close(categorical["logits"], torch.tensor([0.4, 0.6]).double().log())
+    assert_close(Categorical().to_probabilities(categorical), probabilities)
+    assert_close(Dirichlet().from_concentration(3 * probabilities)["log"], 3 * probabilities - 1)
+    gamma = NormalGamma().from_usual(2 * one, 3 * one, 4 * one, 5 * one)
+    assert_close(gamma.blocks, {"log": 3.5 * one, "precision": -11 * one, "linear": 6 * one, "quadratic": -1.5 * one})
+    assert_close(NormalGamma().to_usual(gamma), (2 * one, 3 * one, 4 * one, 5 * one))
+    mean, scale = torch.tensor([1.0, -1.0]).double(), torch.eye(2).double()
+    wishart = NormalWishart().from_usual(mean, 2 * one, 5 * one, scale)
+    assert_close(wishart["precision"], torch.tensor([[-1.5, 1.0], [1.0, -1.5]]).double())
+    assert_close(wishart["log"], 1.5 * one)
+    assert_close(NormalWishart().to_usual(wishart), (mean, 2 * one, 5 * one, scale))
+
+
+@pytest.mark.parametrize(
+    ("family", "natural"),
+    [
+        (Dirichlet(), Natural(log=torch.tensor([-1.0, 2.0]))),
+        (NormalGamma(), Natural(**dict.fromkeys(("log", "precision", "linear", "quadratic"), torch.tensor(-1.0)))),
+        (
+            ChainGaussian(),
+            Natural(linear=torch.ones(2, 1), quadratic=-0.5 * torch.ones(2, 1, 1), link=1.5 * torch.ones(1, 1, 1)),
+        ),
+    ],
+)
+def test_check_refuses_the_outside_of_coupled_domains(family: ExponentialFamily, natural: Natural) -> None:
+    with pytest.raises(InvalidArgument, match="must have"):
+        family.check(natural)
+
+
+def test_sizes_that_differ_by_one_are_checked() -> None:
+    with pytest.raises(ShapeMismatch, match="length-1"):
+        ChainGaussian().check(
+            Natural(linear=torch.ones(3, 1), quadratic=-torch.ones(3, 1, 1), link=torch.zeros(1, 1, 1))
+        )
+    with pytest.raises(InvalidArgument, match="sum to 1"):
+        Categorical().from_probabilities(torch.tensor([0.5, 0.6]))
+
+
+def test_mixture_weights_there_and_back() -> None:
+    family, naturals = FiniteMixture(GaussianFull(), 2), member(GaussianFull(), seed=60, batch=(2,))
+    weights = torch.tensor([0.3, 0.7]).double()
+    got, components = family.to_weights(family.from_weights(weights, naturals))
+    assert_close(got, weights)
+    assert_close(components.blocks, naturals.blocks)
+
+
+def test_a_wishart_far_from_its_start_is_found() -> None:
+    for degrees in (2.001, 2.5, 50.0, 1e4):
+        usual = torch.ones(2).double(), DOUBLE + 0.1, DOUBLE + degrees, torch.eye(2).double()
+        natural = NormalWishart().from_usual(*usual)
+        back = NormalWishart().to_natural(NormalWishart().to_expectation(natural))
+        assert_close(back.blocks, natural.blocks, rtol=1e-6, atol=1e-6)
+    expectation = NormalWishart().to_expectation(member(NormalWishart(), seed=61))
+    impossible = Expectation(**{**expectation.blocks, "log": expectation["log"] + 100})
+    with pytest.raises(InvalidArgument, match="concave"):
+        NormalWishart().to_natural(impossible)

@@ -47,7 +47,9 @@ def gp_regression(
     return bayes_rule(GaussianFull(), expected_loss, GaussianFull().from_mean_precision(torch.zeros_like(y), eye))
 
 
-def gp_classification(x: Inputs, y: Float[Tensor, " examples"], kernel: Kernel, likelihood: Likelihood, *, jitter: float = 1e-9) -> Model:
+def gp_classification(
+    x: Inputs, y: Float[Tensor, " examples"], kernel: Kernel, likelihood: Likelihood, *, jitter: float = 1e-9
+) -> Model:
     """The latent function at the inputs as one Gaussian node, a non-conjugate factor for each label."""
     prior = gp_prior(kernel(x, x) + _jitter(x, jitter))
 
@@ -59,7 +61,7 @@ def gp_classification(x: Inputs, y: Float[Tensor, " examples"], kernel: Kernel, 
 
 
 def gp_predict(
-    natural: Natural, x: Inputs, new: Inputs, kernel: Kernel, *, jitter: float = 1e-9
+    natural: Natural, x: Inputs, new: Float[Tensor, "new dim"], kernel: Kernel, *, jitter: float = 1e-9
 ) -> tuple[Float[Tensor, " new"], Float[Tensor, " new"]]:
     """Mean and standard deviation of f at new inputs, given q(f) at the old ones."""
     mean, precision = GaussianFull().to_mean_precision(natural)

@@ -12,7 +12,6 @@ from bayesrule.algorithms import bayes_rule
 from bayesrule.expfam import ChainGaussian, Expectation, GaussianFull, Natural
 
 Observations = Float[Tensor, "length outputs"]
-Matrix = Float[Tensor, "rows columns"]
 
 
 @dataclass(frozen=True)
@@ -28,12 +27,12 @@ class StateSpace:
         first_covariance: Its covariance.
     """
 
-    transition: Matrix
-    transition_covariance: Matrix
-    observation: Matrix
-    observation_covariance: Matrix
+    transition: Float[Tensor, "dim dim"]
+    transition_covariance: Float[Tensor, "dim dim"]
+    observation: Float[Tensor, "outputs dim"]
+    observation_covariance: Float[Tensor, "outputs outputs"]
     first_mean: Float[Tensor, " dim"]
-    first_covariance: Matrix
+    first_covariance: Float[Tensor, "dim dim"]
 
     def smooth(self, y: Observations) -> Natural:
         """The posterior of all states, a Gaussian chain, in one step with ρ = 1; ``moments`` of its μ smooths."""

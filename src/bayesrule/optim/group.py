@@ -51,7 +51,17 @@ class Group:
 
     def split(self, event: Tensor) -> dict[str, Tensor]:
         """The way back."""
-        return split_event(event, self.parts, self.event_dim)
+        if not self._dense or event.ndim > 2:
+            return split_event(event, self.parts, self.event_dim)
+        if len(self.parts) == 1:
+            return {self.name: event.mT}
+        return {self.name: event[:-1].mT, self.parts[1].name: event[-1]}
+
+    @cached_property
+    def _dense(self) -> bool:
+        """Whether it is one Linear layer: by far the most frequent group, whose pieces are plain views."""
+        layout = self.parts[0].layout
+        return self.event_dim == 2 and isinstance(layout, MatrixView) and len(layout.shape) == 2
 
 
 def grouped(layers: tuple[Layer, ...], joint: bool) -> tuple[Group, ...]:
@@ -60,4 +70,6 @@ def grouped(layers: tuple[Layer, ...], joint: bool) -> tuple[Group, ...]:
 
 
 def _rows(part: Part, tensor: Tensor) -> Tensor:
+    if tensor.ndim <= 2 == len(part.shape):
+        return tensor.mT
     return part.layout.matrix(tensor) if isinstance(part.layout, MatrixView) else tensor.unsqueeze(-2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from bayesrule.errors import InvalidArgument, Unsupported
 from bayesrule.likelihoods import Likelihood
 from bayesrule.optim.group import Group, grouped
 from bayesrule.optim.packing import pack, unpack
+from bayesrule.optim.param_groups import PLAIN_PREFIX, torch_groups
 from bayesrule.optim.plain import PlainState
 from bayesrule.optim.plan import Plan, PlannedParameter
 from bayesrule.optim.prior_terms import PriorTerms
@@ -22,9 +23,6 @@ from bayesrule.optim.rule import Rule
 from bayesrule.posteriors import DiagonalCovariance, GaussianPosterior, Posterior
 from bayesrule.priors import Normal, Prior, kl_divergence
 from bayesrule.random import keyed_generator
-
-PLAIN_PREFIX = "likelihood."
-"""Before the names of the likelihood's own parameters."""
 
 
 class PosteriorHolder(torch.optim.Optimizer):
@@ -66,8 +64,8 @@ class PosteriorHolder(torch.optim.Optimizer):
         self._saved: dict[str, Tensor] | None = None
         self._rules: dict[tuple[Any, ...], Rule] = {}
         self._flags: dict[nn.Module, bool] = {}
-        self._placement, torch_groups = _torch_groups(self.trained, set(found.others), lr, plain_lr, param_groups)
-        super().__init__(torch_groups, {"lr": lr, **{f.name: getattr(rule, f.name) for f in fields(rule)}})  # type: ignore[arg-type]
+        self._placement, chosen = torch_groups(self.trained, set(found.others), plain_lr, param_groups)
+        super().__init__(chosen, {"lr": lr, **{f.name: getattr(rule, f.name) for f in fields(rule)}})  # type: ignore[arg-type]
         self._check_placement()
         half = (name for name, p in self.trained.items() if p.dtype != state_dtype(p.dtype))
         self._masters = {name: self.trained[name].detach().float() for name in half}
@@ -84,6 +82,7 @@ class PosteriorHolder(torch.optim.Optimizer):
         self.plan = self._plan(found)
         self._seed = int(torch.randint(2**62, ())) if seed is None else seed
         self._generators: dict[torch.device, torch.Generator] = {}
+        self._mirror: dict[str, Tensor] = {}
 
     def mean(self, group: Group) -> Tensor:
         """A group's mean, as its event."""
@@ -198,6 +197,7 @@ class PosteriorHolder(torch.optim.Optimizer):
                 "prior": self.priors.state(),
                 "generators": {str(device): each.get_state() for device, each in self._generators.items()},
                 "seed": self._seed,
+                "mirror": {name: tensor.clone() for name, tensor in self._mirror.items()},
                 "likelihood": {} if self.likelihood is None else dict(self.likelihood.state_dict()),
             },
         }
@@ -217,6 +217,7 @@ class PosteriorHolder(torch.optim.Optimizer):
         self.plain_states = {name: unpack(state, saved["plain"][name]) for name, state in self.plain_states.items()}
         self._masters = {name: unpack(tensor, saved["masters"][name]) for name, tensor in self._masters.items()}
         self.priors.load(saved["prior"])
+        self._mirror = {name: tensor.to(self.mean(self.groups[name])) for name, tensor in saved["mirror"].items()}
         self._generators = {}
         for device, state in saved["generators"].items():
             self.generator(torch.device(device)).set_state(state.cpu())
@@ -257,34 +258,6 @@ class PosteriorHolder(torch.optim.Optimizer):
         own = [(name, p) for name, p in self.trained.items() if name.startswith(PLAIN_PREFIX)]
         rows += [PlannedParameter(name, tuple(p.shape), "Adam", "", "of the likelihood") for name, p in own]
         return Plan(tuple(rows))
-
-
-def _torch_groups(
-    trained: Mapping[str, nn.Parameter],
-    plain: set[str],
-    lr: float,
-    plain_lr: float,
-    given: Sequence[Mapping[str, Any]],
-) -> tuple[dict[str, int], list[dict[str, Any]]]:
-    """The param groups of torch, and in which of them each parameter is: those given, the rest, and the plain ones."""
-    names = {id(parameter): name for name, parameter in trained.items()}
-    placed: dict[str, int] = {}
-    groups: list[dict[str, Any]] = []
-
-    def add(options: Mapping[str, Any], parameters: Iterable[Tensor]) -> None:
-        own = [parameter for parameter in parameters if id(parameter) in names]
-        if own:
-            placed.update({names[id(parameter)]: len(groups) for parameter in own})
-            groups.append({**options, "params": own})
-
-    for group in given:
-        chosen = group["params"]
-        add(group, [chosen] if isinstance(chosen, Tensor) else list(chosen))
-    rest = [(name, parameter) for name, parameter in trained.items() if name not in placed]
-    is_plain: Callable[[str], bool] = lambda name: name in plain or name.startswith(PLAIN_PREFIX)  # noqa: E731
-    add({}, [parameter for name, parameter in rest if not is_plain(name)])
-    add({"lr": plain_lr}, [parameter for name, parameter in rest if is_plain(name)])
-    return placed, groups
 
 
 def _check_numbers(n_data: int, lr: float, plain_lr: float, kl_weight: float) -> None:

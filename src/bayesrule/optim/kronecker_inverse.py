@@ -87,18 +87,27 @@ class EigenInverse:
 
 
 SMALL_TRIANGLE = 256
-"""Rows up to which a triangle is multiplied as a square, as on a GPU: there more calls cost more than the zeros."""
+"""Rows up to which a triangle is multiplied as a square, as on a GPU and in a batch: more calls cost more there."""
 
 
 def lower_matmul(lower: Tensor, x: Tensor) -> Tensor:
     """``L x`` of a lower triangle, by halves: five eighths of a square's products, two halvings deep."""
-    size = lower.shape[-1]
-    if size <= SMALL_TRIANGLE or lower.is_cuda:
+    if lower.is_cuda or lower.ndim > 2 or len(lower) <= SMALL_TRIANGLE:
         return lower @ x
-    half = size // 2
-    above, below = x[..., :half, :], x[..., half:, :]
-    last = lower_matmul(lower[..., half:, half:], below) + lower[..., half:, :half] @ above
-    return torch.cat([lower_matmul(lower[..., :half, :half], above), last], dim=-2)
+    product = torch.zeros_like(x, memory_format=torch.contiguous_format)
+    _add_product(product, lower, x)
+    return product
+
+
+def _add_product(total: Tensor, lower: Tensor, x: Tensor) -> None:
+    """``total += L x``, without temporaries."""
+    half = len(lower) // 2
+    if len(lower) <= SMALL_TRIANGLE:
+        total.addmm_(lower, x)
+        return
+    _add_product(total[:half], lower[:half, :half], x[:half])
+    total[half:].addmm_(lower[half:, :half], x[:half])
+    _add_product(total[half:], lower[half:, half:], x[half:])
 
 
 def spd_inverse(matrix: Tensor) -> Tensor:

@@ -37,11 +37,12 @@ class SamplingHolder(PosteriorHolder):
         fisher_samples: int,
         T_stats: int,
         noise: Noise,
+        mirrored: bool,
         **options: Any,
     ) -> None:
         super().__init__(model, rule, **options)
         self.fisher = self._checked_fisher(fisher)
-        self.fisher_samples, self.T_stats, self.noise = fisher_samples, T_stats, noise
+        self.fisher_samples, self.T_stats, self.noise, self.mirrored = fisher_samples, T_stats, noise, mirrored
         for name, value in (("fisher_samples", fisher_samples), ("T_stats", T_stats)):
             check_count(name, value)
         if noise not in get_args(Noise):
@@ -50,6 +51,7 @@ class SamplingHolder(PosteriorHolder):
             check_local(tuple(self.groups.values()), type(self).__name__)
         self._pending = Gathered()
         self._block: Gathered | None = None
+        self._room: list[Tensor] = []
         self._loss_scale: float | None = None
 
     @contextmanager
@@ -70,8 +72,8 @@ class SamplingHolder(PosteriorHolder):
         for parameter in self.trained.values():
             parameter.grad = None
         block = self._block = Gathered()
-        drawn = [self.trained[part.name] for group in self.groups.values() for part in group.parts]
-        kept = [torch.empty_like(parameter, requires_grad=False) for parameter in drawn]
+        drawn: list[Tensor] = [self.trained[part.name] for group in self.groups.values() for part in group.parts]
+        kept = self._room = self._room or [torch.empty_like(parameter, requires_grad=False) for parameter in drawn]
         torch._foreach_copy_(kept, [parameter.detach() for parameter in drawn])
         self._saved = dict(zip(self._posterior_names(), kept, strict=True))
         finished = False
@@ -116,22 +118,32 @@ class SamplingHolder(PosteriorHolder):
                 stack.enter_context(local_noise(self.model, drawn, covariances, noise or self._own_noise()))
             else:
                 for group in drawn.values():
-                    self._put_draw(group, noise or self._own_noise())
+                    self._put(group, *self._deviation(group, noise))
         if stats:
             layers = [layer for group in self.groups.values() for layer in group.layers]
             cotangents = None if self.fisher == "empirical" else self._cotangents
             stack.enter_context(ModuleTap(self.model, layers, self._receive, cotangents, loss_scale or 1.0)())
 
-    def _put_draw(self, group: Group, noise: NoiseSource) -> None:
-        state, damping = self.states[group.name], self.priors.term(group.name).damping
+    def _deviation(self, group: Group, noise: NoiseSource | None) -> tuple[Tensor, float]:
+        """What to add to the mean: a fresh deviation, or the last one with the other sign, and its factor."""
+        last = self._mirror.pop(group.name, None)
+        if last is not None and noise is None:
+            return last, -(self.scale**0.5)
         parameter = self.trained[group.name]
         like = torch.empty((), dtype=state_dtype(parameter.dtype), device=parameter.device)
-        drawn = noise(group.event_shape, "normal", like)
-        for name, value in group.split(self.rule_of(group).deviation(state, drawn, damping)).items():
+        drawn = (noise or self._own_noise())(group.event_shape, "normal", like)
+        damping = self.priors.term(group.name).damping
+        deviation = self.rule_of(group).deviation(self.states[group.name], drawn, damping)
+        if self.mirrored and noise is None:
+            self._mirror[group.name] = deviation
+        return deviation, self.scale**0.5
+
+    def _put(self, group: Group, deviation: Tensor, factor: float) -> None:
+        for name, value in group.split(deviation).items():
             if name in self._masters:
-                self.trained[name].copy_(torch.add(self._masters[name], value, alpha=self.scale**0.5))
+                self.trained[name].copy_(torch.add(self._masters[name], value, alpha=factor))
             else:
-                self.trained[name].add_(value, alpha=self.scale**0.5)
+                self.trained[name].add_(value, alpha=factor)
 
     def _own_noise(self) -> NoiseSource:
         return lambda shape, law, like: draw(shape, law, like, self.generator(like.device))

@@ -38,6 +38,8 @@ class PosteriorOptimizer(SamplingHolder):
         T_stats: Steps between curvatures.
         T_inv: Steps between inverses. Both intervals grow by doubling from 1 at the start.
         noise: One draw of the weights for the ``"batch"``, or one for each ``"example"``, as noise on layers' outputs.
+        mirrored: Whether every second draw is the one before with the other sign of its deviation: half the cost of
+            drawing, and deviations that cancel over two steps; ignored for draws of each example.
         noise_lr: Step size of the update of the likelihood's noise posterior.
         plain: Modules or parameters to be trained without a posterior, by Adam, as all but Linear and Conv2d are.
         plain_lr: Adam's step size for them.
@@ -64,6 +66,7 @@ class PosteriorOptimizer(SamplingHolder):
         T_stats: int = 1,
         T_inv: int = 1,
         noise: Noise = "batch",
+        mirrored: bool = False,
         noise_lr: float = 0.01,
         plain: Collection[str] = (),
         plain_lr: float = 1e-3,
@@ -72,7 +75,7 @@ class PosteriorOptimizer(SamplingHolder):
     ) -> None:
         super().__init__(
             model, rule, n_data=n_data, lr=lr, prior=prior or Normal(1.0), likelihood=likelihood, kl_weight=kl_weight,
-            fisher=fisher, fisher_samples=fisher_samples, T_stats=T_stats, noise=noise,
+            fisher=fisher, fisher_samples=fisher_samples, T_stats=T_stats, noise=noise, mirrored=mirrored,
             plain=plain, plain_lr=plain_lr, param_groups=param_groups, seed=seed,
         )  # fmt: skip
         check_count("T_inv", T_inv)

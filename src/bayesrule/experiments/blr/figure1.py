@@ -135,7 +135,7 @@ def figures(context: Context, rows: Sequence[Row]) -> Mapping[str, Figure]:
                 theta = solution[dataset, method]
                 axes.plot(theta, at(landscape.loss, theta), "o", color=colour, label=method)
         axes.set(title=dataset, xlabel="θ", ylabel="loss")
-        axes.legend()
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return {"robustness": figure}
 
 

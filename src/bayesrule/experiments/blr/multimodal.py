@@ -133,7 +133,7 @@ def figures(context: Context, rows: Sequence[Row]) -> Mapping[str, Figure]:
             ends = solutions(surface, method, begin, settings["steps"])
             axes.plot(*ends.mT, mark, fillstyle="none", color="C1" if mark == "o" else "black", label=method)
         axes.set(title=dataset, xlim=(-reach, reach), ylim=(-reach, reach), xlabel="θ₁", ylabel="θ₂")
-        axes.legend(loc="upper right", fontsize=8)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return {"minima": figure}
 
 

@@ -57,7 +57,7 @@ def _difference_error(family: ExponentialFamily, natural: Natural, mu: Expectati
     """⟨v, ∇A⟩ against a central difference of A of fourth order, along random directions v."""
     noise = FromGenerator(torch.Generator().manual_seed(1))
     direction = family.space.project(natural.map(lambda value: noise(tuple(value.shape), "normal", value)))
-    step = 1e-4
+    step = 2e-5
 
     def along(t: float) -> Tensor:
         return family.log_partition(natural + t * step * direction)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.estimators import LocalReparam
-from bayesrule.experiments.exploration.dynamics import DRAWS, NOISE_STD, PRIOR_STD, DynamicsModel
+from bayesrule.experiments.exploration.dynamics import DRAWS, PRIOR_STD, DynamicsModel
 from bayesrule.likelihoods import Gaussian
 from bayesrule.nn import NegativeELBO, bayesianize
 from bayesrule.posteriors import Diagonal, Posterior
@@ -21,13 +21,11 @@ class BBBDynamics(DynamicsModel):
     """Trained by Adam on the negative ELBO, with noise of its own for every row; its stds start at the prior's."""
 
     def _build(self) -> None:
-        self.bnn = bayesianize(
-            self.net, Diagonal(init_std=PRIOR_STD), Normal(PRIOR_STD), LocalReparam(), likelihood=Gaussian(NOISE_STD)
-        )
+        self.bnn = bayesianize(self.net, Diagonal(init_std=PRIOR_STD), Normal(PRIOR_STD), LocalReparam())
         self.optimizer = torch.optim.Adam(self.bnn.parameters(), LEARNING_RATE)
 
     def _train(self, batches: Iterator[tuple[Tensor, Tensor]], n_data: int) -> None:
-        objective = NegativeELBO(self.bnn, n_data)
+        objective = NegativeELBO(self.bnn, n_data, Gaussian(self.noise_std))
         for step, (x, y) in enumerate(batches):
             self.optimizer.zero_grad()
             objective(self.bnn(x.repeat(DRAWS, 1)), y.repeat(DRAWS, 1), step=step).backward()

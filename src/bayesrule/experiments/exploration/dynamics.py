@@ -16,9 +16,10 @@ from bayesrule.posteriors import Posterior
 HIDDEN, DRAWS, BATCH, CAPACITY = 32, 10, 10, 100_000
 PRIOR_STD = 0.5
 """Of every weight, as in VIME."""
-NOISE_STD = 1.0
-"""Of the change of the state, in units of its standard deviation over the replay: as wide as in VIME, a jump (a wall, a
-goal) does not outweigh everything else there is to learn."""
+LEAST_NOISE = 0.01
+"""Standard deviation of the noise, in units of the targets': simulations have none, and a model no such precision."""
+NOISE_ROWS = 2000
+"""Transitions whose residuals the noise is found from."""
 
 
 @dataclass
@@ -65,7 +66,7 @@ class DynamicsModel(ABC):
 
     def __init__(self, inputs: int, outputs: int, *, iterations: int = 500, seed: int = 0) -> None:
         self.iterations, self.generator = iterations, torch.Generator().manual_seed(seed)
-        self.replay = Replay()
+        self.replay, self.noise_std = Replay(), torch.ones(outputs)
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
             self.net = nn.Sequential(nn.Linear(inputs, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, outputs))
@@ -91,10 +92,21 @@ class DynamicsModel(ABC):
         """Keep transitions; what each of them, by itself, would teach the model as it is."""
         self.replay.add(x, y)
         inputs, targets = self.replay.standardised(x, y)
-        return information_gain(self.net, self.means(), self.posteriors(), inputs, targets, NOISE_STD)
+        return information_gain(self.net, self.means(), self.posteriors(), inputs, targets, self.noise_std)
 
     def fit(self) -> None:
         """An epoch: batches of ten transitions, each seen at ten draws of the weights."""
+        self._find_noise()
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(int(torch.randint(2**62, (), generator=self.generator)))
             self._train(self.replay.batches(self.iterations, BATCH, self.generator), len(self.replay))
+
+    @torch.no_grad()
+    def _find_noise(self) -> None:
+        """The root mean square residual of each output: what the model does not explain counts as noise.
+
+        Found before training, so that the posterior and its gains speak of the same noise.
+        """
+        ((x, y),) = self.replay.batches(1, NOISE_ROWS, self.generator)
+        residuals = y - torch.func.functional_call(self.net, dict(self.means()), (x,))
+        self.noise_std = residuals.square().mean(0).sqrt().clamp_min(LEAST_NOISE)

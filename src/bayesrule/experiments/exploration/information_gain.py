@@ -22,7 +22,7 @@ def information_gain(
     posteriors: Mapping[str, Posterior],
     x: Float[Tensor, "examples inputs"],
     y: Float[Tensor, "examples outputs"],
-    noise_std: float,
+    noise_std: float | Tensor,
 ) -> Float[Tensor, " examples"]:
     """``KL(q(w | x, y) ‖ q(w))`` for each example by itself, of the network linearised at its mean   [Sec. 5.3].
 
@@ -39,7 +39,7 @@ def information_gain(
         posteriors: By group, Gaussian.
         x: Inputs.
         y: Targets.
-        noise_std: ``τ^(−½)``.
+        noise_std: ``τ^(−½)``, one number or one for each output; with several, K and r are in units of them.
     """
     gains = [
         _gain(net, means, posteriors, inputs, targets, noise_std)
@@ -49,7 +49,12 @@ def information_gain(
 
 
 def _gain(
-    net: nn.Module, means: Mapping[str, Tensor], posteriors: Mapping[str, Posterior], x: Tensor, y: Tensor, std: float
+    net: nn.Module,
+    means: Mapping[str, Tensor],
+    posteriors: Mapping[str, Posterior],
+    x: Tensor,
+    y: Tensor,
+    noise_std: float | Tensor,
 ) -> Tensor:
     weights = dict(means)
 
@@ -59,9 +64,10 @@ def _gain(
     residual = y - outputs(weights, x)
     jacobians = torch.func.vmap(torch.func.jacrev(outputs), (None, 0))(weights, x)
     covariance = torch.stack([_output_covariance(each, jacobians) for each in posteriors.values()]).sum(0)
-    values, vectors = torch.linalg.eigh(covariance.double())
-    signal = values.clamp_min(0) / std**2
-    projected = (vectors.mT @ residual.double().unsqueeze(-1)).squeeze(-1) / std
+    scale = torch.as_tensor(noise_std, dtype=torch.float64).expand(y.shape[1])
+    values, vectors = torch.linalg.eigh(covariance.double() / scale / scale[:, None])
+    signal = values.clamp_min(0)
+    projected = (vectors.mT @ (residual.double() / scale).unsqueeze(-1)).squeeze(-1)
     shrunk = signal / (1 + signal)
     gain = 0.5 * (signal.log1p() - shrunk + shrunk * projected.square() / (1 + signal)).sum(-1)
     return gain.to(x.dtype)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from torch import Tensor
 
-from bayesrule.experiments.exploration.dynamics import DRAWS, NOISE_STD, PRIOR_STD, DynamicsModel
+from bayesrule.experiments.exploration.dynamics import DRAWS, PRIOR_STD, DynamicsModel
 from bayesrule.likelihoods import Gaussian
 from bayesrule.optim import NoisyKFAC
 from bayesrule.posteriors import Posterior
@@ -17,7 +17,7 @@ T_STATS, T_INV = 5, 25
 
 
 class NoisyKFACDynamics(DynamicsModel):
-    """Trained by noisy K-FAC, with noise of its own for every row; the replay's size is told to it every epoch."""
+    """Trained by noisy K-FAC, with a draw for every row; the replay's size and the noise are told to it every epoch."""
 
     def _build(self) -> None:
         self.optimizer = self._holder(1)
@@ -25,11 +25,12 @@ class NoisyKFACDynamics(DynamicsModel):
     def _holder(self, n_data: int) -> NoisyKFAC:
         return NoisyKFAC(
             self.net, n_data=n_data, lr=LEARNING_RATE, beta=BETA, damping="exact", noise="example",
-            T_stats=T_STATS, T_inv=T_INV, prior=Normal(PRIOR_STD), likelihood=Gaussian(NOISE_STD),
+            T_stats=T_STATS, T_inv=T_INV, prior=Normal(PRIOR_STD), likelihood=Gaussian(self.noise_std),
         )  # fmt: skip
 
     def _train(self, batches: Iterator[tuple[Tensor, Tensor]], n_data: int) -> None:
         before, self.optimizer = self.optimizer.state_dict(), self._holder(n_data)
+        before["posterior"]["likelihood"] = dict(self.optimizer.likelihood.state_dict())  # type: ignore[union-attr]
         self.optimizer.load_state_dict(before)
         for x, y in batches:
             with self.optimizer.sampled_params():
