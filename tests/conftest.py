@@ -17,7 +17,10 @@ import torch
 
 torch.set_num_threads(1)
 
-hypothesis.settings.register_profile("bayesrule", deadline=None, derandomize=True)
+# A slow machine is no failure: neither deadlines nor the check that drawing examples is fast.
+hypothesis.settings.register_profile(
+    "bayesrule", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("bayesrule")
 
 

@@ -15,8 +15,21 @@ import bayesrule as br
 from bayesrule.optim import PosteriorOptimizer
 from bayesrule.random import Law
 
-OPTIMIZERS = br.optim.OPTIMIZERS
+EVERY = br.optim.OPTIMIZERS
+BINARY = (br.optim.BayesBiNN, br.optim.STE)
+OPTIMIZERS = tuple(kind for kind in EVERY if kind not in BINARY)
+"""Those with Gaussian posteriors."""
+TAPPING = tuple(kind for kind in OPTIMIZERS if kind not in (br.optim.IVON, br.optim.KTiedVON))
 NAMES = [kind.__name__ for kind in OPTIMIZERS]
+PRICED = ("fisher", "T_stats", "noise", "warm_up")
+WITHOUT = {
+    br.optim.OGN: ("noise", "mirrored"),
+    br.optim.IVON: PRICED,
+    br.optim.KTiedVON: PRICED,
+    br.optim.BayesBiNN: (*PRICED, "prior", "mirrored", "max_kl", "T_inv"),
+    br.optim.STE: (*PRICED, "prior", "mirrored", "max_kl", "T_inv"),
+}
+"""Options that some kinds leave out."""
 
 
 def silent(shape: tuple[int, ...], law: Law, like: Tensor) -> Tensor:
@@ -122,7 +135,8 @@ def make(kind: type[PosteriorOptimizer], net: nn.Module | None = None, **options
     }
     if "likelihood" in options and options["likelihood"] is None:
         defaults["fisher"] = "empirical"
-    return kind(net if net is not None else network(3, 4, 2), **{**defaults, **options})
+    given = {key: value for key, value in {**defaults, **options}.items() if key not in WITHOUT.get(kind, ())}
+    return kind(net if net is not None else network(3, 4, 2), **given)
 
 
 def loss_of(optimizer: PosteriorOptimizer) -> Tensor:

@@ -12,10 +12,12 @@ import bayesrule as br
 from bayesrule.curvature import Tapped
 from bayesrule.errors import InvalidArgument, Unsupported
 from bayesrule.likelihoods import GaussianGammaNoise
-from bayesrule.optim import Message, NoisyAdam, NoisyEKFAC, NoisyFull, NoisyKFAC, PriorTerm, due
-from optim_problems import NAMES, OPTIMIZERS, make, network, regression, silent, step
+from bayesrule.optim import OGN, VOGN, Message, NoisyAdam, NoisyEKFAC, NoisyFull, NoisyKFAC, PriorTerm, due
+from bayesrule.optim.natural_gradient import NaturalGradientOptimizer
+from optim_problems import NAMES, OPTIMIZERS, TAPPING, make, network, regression, silent, step
 
 every = pytest.mark.parametrize("kind", OPTIMIZERS, ids=NAMES)
+tapping = pytest.mark.parametrize("kind", TAPPING, ids=lambda kind: kind.__name__)
 X, Y = regression()
 
 
@@ -24,7 +26,7 @@ def test_intervals_double_up_to_their_length() -> None:
     assert [k for k in range(1, 4) if due(k, 1)] == [1, 2, 3]
 
 
-@every
+@tapping
 def test_curvature_is_gathered_and_inverted_at_its_intervals(kind) -> None:
     optimizer = make(kind, T_stats=4, T_inv=100)
     passes = []
@@ -35,8 +37,11 @@ def test_curvature_is_gathered_and_inverted_at_its_intervals(kind) -> None:
     assert {state.estimates for state in optimizer.states.values()} == {4}
 
 
-@every
+@tapping
 def test_the_empirical_fisher_is_said_once(kind) -> None:
+    if kind in (OGN, VOGN):  # theirs is the empirical one, by definition
+        kind(network(3, 4, 2), n_data=50)
+        return
     with pytest.warns(UserWarning, match="empirical Fisher"):
         kind(network(3, 4, 2), n_data=50)
     with warnings.catch_warnings():
@@ -85,14 +90,14 @@ def test_a_learned_noise_scale_is_trained_by_adam() -> None:
 @every
 def test_a_learned_prior_follows_the_posterior(kind) -> None:
     """With rate 1 its variance is that which minimises the KL: the mean of E[w²] over the group."""
-    options = {"beta": 1.0} if kind is not NoisyAdam else {}
+    options = {"beta": 1.0} if issubclass(kind, NaturalGradientOptimizer) else {}
     optimizer = make(kind, prior=br.LearnedNormal(), lr=0.0, **options)
     loss = lambda: optimizer.nll(optimizer.model(X), Y)  # noqa: E731
     step(optimizer, loss)
     posteriors = optimizer.posteriors()
     before = {name: each.precision for name, each in optimizer.priors.current.items()}
     step(optimizer, loss)
-    rate = 1.0 if kind is not NoisyAdam else 0.01
+    rate = options.get("beta", 0.01)
     for name, q in posteriors.items():
         best = 1 / (q.variance + q.mean.square()).mean()
         want = (1 - rate) * before[name].squeeze() + rate * best
@@ -172,6 +177,10 @@ def test_noise_for_each_example_trains_and_refuses_what_has_none() -> None:
 
 @every
 def test_mirrored_draws_cancel_in_pairs(kind) -> None:
+    if kind is OGN:
+        with pytest.raises(InvalidArgument, match="Leave out mirrored"):
+            kind(network(3, 4, 2), n_data=50, mirrored=True)
+        return
     optimizer = make(kind, warm_up=False, mirrored=True)
     mean = [p.detach().clone() for p in optimizer.model.parameters()]
     seen = []
@@ -198,6 +207,10 @@ RULES = [
     br.optim.NoisyEKFACRule(beta=0.3),
     br.optim.NoisyFullRule(beta=0.3, extra_damping=0.01),
     br.optim.NoisyBlockTridiagonalRule(beta=0.3),
+    br.optim.OGNRule(warm_up=True),
+    br.optim.VOGNRule((0.5, 0.7), max_kl=1e-4),
+    br.optim.KTiedVONRule(1, (0.5, 0.7), "squares", max_kl=1e-4),
+    br.optim.KTiedVONRule(2, (0.5, 0.7), "squares"),
 ]
 
 

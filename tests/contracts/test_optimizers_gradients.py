@@ -11,13 +11,27 @@ from torch import Tensor, nn
 import bayesrule as br
 from bayesrule.errors import InvalidArgument
 from bayesrule.optim import NoisyAdam, NoisyEKFAC, NoisyKFAC
-from optim_problems import NAMES, OPTIMIZERS, Recorded, loss_of, make, network, regression, same, silent, step, values
+from optim_problems import (
+    EVERY,
+    NAMES,
+    OPTIMIZERS,
+    Recorded,
+    loss_of,
+    make,
+    network,
+    regression,
+    same,
+    silent,
+    step,
+    values,
+)
 
 every = pytest.mark.parametrize("kind", OPTIMIZERS, ids=NAMES)
+all_kinds = pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
 X, Y = regression()
 
 
-@every
+@all_kinds
 def test_blocks_before_a_step_are_averaged(kind) -> None:
     """Two halves of a batch, each in its own block (at the mean), equal the whole: gradients and curvatures."""
     halves, whole = make(kind, likelihood=None, seed=1), make(kind, likelihood=None, seed=1)
@@ -134,7 +148,7 @@ class _Cast(nn.Module):
         return x.float()
 
 
-@every
+@all_kinds
 def test_schedulers_and_closures(kind) -> None:
     optimizer = make(kind, max_kl=None)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: 0.0 if k else 1.0)
@@ -167,7 +181,7 @@ def test_clipping_acts_on_the_gradient_between_the_block_and_the_step(kind) -> N
         torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-8)
 
 
-@every
+@all_kinds
 def test_a_gradient_that_is_not_finite_changes_nothing(kind) -> None:
     optimizer = make(kind)
     mean = values(optimizer)

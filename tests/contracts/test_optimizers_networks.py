@@ -10,9 +10,10 @@ from torch.utils.checkpoint import checkpoint
 import bayesrule as br
 from bayesrule.errors import InvalidArgument, Unsupported
 from bayesrule.optim import NoisyAdam, NoisyEKFAC, NoisyKFAC
-from optim_problems import NAMES, OPTIMIZERS, make, network, regression, silent, step
+from optim_problems import EVERY, NAMES, OPTIMIZERS, make, network, regression, silent, step
 
 every = pytest.mark.parametrize("kind", OPTIMIZERS, ids=NAMES)
+all_kinds = pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
 LAYERWISE = [NoisyAdam, NoisyKFAC, NoisyEKFAC]
 layerwise = pytest.mark.parametrize("kind", LAYERWISE)
 X, Y = regression()
@@ -189,7 +190,7 @@ def test_activation_checkpointing(kind) -> None:
         torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-13)
 
 
-@every
+@all_kinds
 def test_compiled_networks(kind) -> None:
     """The same iterates as the plain network's: passes that gather curvature run uncompiled."""
     torch._dynamo.reset()
@@ -206,7 +207,7 @@ def test_compiled_networks(kind) -> None:
         torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-13)
 
 
-@every
+@all_kinds
 def test_autocast_leaves_states_in_full_precision(kind) -> None:
     torch.manual_seed(0)
     net = network(3, 4, 2, dtype=torch.float32)
@@ -219,7 +220,7 @@ def test_autocast_leaves_states_in_full_precision(kind) -> None:
         assert posterior.variance.isfinite().all()
 
 
-@every
+@all_kinds
 def test_gradient_scaling_skips_a_step_and_goes_on(kind) -> None:
     net, twin = network(3, 4, 2, dtype=torch.float32), network(3, 4, 2, dtype=torch.float32)
     scaled, plain = make(kind, net, fisher="exact"), make(kind, twin, fisher="exact")
@@ -227,7 +228,7 @@ def test_gradient_scaling_skips_a_step_and_goes_on(kind) -> None:
     x, y = X.float(), Y.float()
     for factor in (1.0, float("inf"), 1.0):
         before = [p.detach().clone() for p in net.parameters()]
-        with scaled.sampled_params(noise=silent):
+        with scaled.sampled_params(noise=silent, loss_scale=scaler.get_scale()):
             scaled.zero_grad()
             scaler.scale(factor * scaled.nll(net(x), y)).backward()
         scaler.step(scaled)

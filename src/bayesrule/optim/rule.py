@@ -77,6 +77,8 @@ class Rule(ABC):
     """Whether one group holds all layers; else each layer is a group."""
     spherical: ClassVar[bool] = True
     """Whether the prior must have one precision for a whole group."""
+    from_draws: ClassVar[bool] = False
+    """Whether its curvature is made of the loss's gradients at draws (see `price`)."""
     warm_up: bool
     """Whether the mean is used for a draw until there is curvature, and the first curvatures are averaged evenly."""
 

@@ -112,10 +112,11 @@ class PosteriorOptimizer(SamplingHolder):
         found, scale = self.__dict__.get("found_inf"), self.__dict__.get("grad_scale")
         if found is None:
             return False
-        if self.fisher == "empirical" and self.rule.taps and self._loss_scale is None:
+        own = self.rule.from_draws or (self.fisher == "empirical" and self.rule.taps)
+        if own and self._loss_scale is None:
             del self.found_inf, self.grad_scale  # the scaler removes them only after a step that returns
             raise InvalidArgument(
-                "The empirical Fisher is made of the loss's gradients, which a gradient scaler has scaled",
+                "The curvature is made of the loss's own gradients, which a gradient scaler has scaled",
                 remedy="with opt.sampled_params(loss_scale=scaler.get_scale()): …",
             )
         if scale is not None and not bool(found):

@@ -12,7 +12,7 @@ from bayesrule.typing import Contraction
 
 
 class IndependentCovariance(CovarianceOperator):
-    """``Σ = diag(σ²)``; a structure in σ may replace `logdet`, `trace` and `project` by cheaper forms."""
+    """``Σ = diag(σ²)``; a structure in σ may replace `logdet`, `trace` and `output_variance` by cheaper forms."""
 
     independent = True
     std: Tensor
@@ -47,6 +47,10 @@ class IndependentCovariance(CovarianceOperator):
         """For every layer."""
         return True
 
+    def output_variance(self, contraction: Contraction, x: Tensor) -> Tensor:
+        """``op(x², σ²)``: the variance of every output."""
+        return contraction(contraction.square(x), self.std.square())
+
     def project(self, contraction: Contraction, x: Tensor) -> tuple[OutputNoise, ...]:
         """``√op(x², σ²) ∘ ε``   [Kingma et al. 2015]."""
-        return (OutputNoise(safe_sqrt(contraction(contraction.square(x), self.std.square()))),)
+        return (OutputNoise(safe_sqrt(self.output_variance(contraction, x))),)

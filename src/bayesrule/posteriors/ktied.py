@@ -12,11 +12,10 @@ from torch import Tensor
 
 from bayesrule.errors import InvalidArgument
 from bayesrule.kernels import sum_log_product
-from bayesrule.linalg import bilinear_sum, safe_sqrt
+from bayesrule.linalg import bilinear_sum
 from bayesrule.posteriors.family import Family, check_matrix, check_positive
 from bayesrule.posteriors.gaussian import GaussianPosterior
 from bayesrule.posteriors.independent import IndependentCovariance
-from bayesrule.posteriors.output_noise import OutputNoise
 from bayesrule.posteriors.parts import Part
 from bayesrule.random import draw
 from bayesrule.typing import Contraction
@@ -24,14 +23,9 @@ from bayesrule.typing import Contraction
 
 def _pair_products(factor: Tensor, off_diagonal: float) -> Tensor:
     """``f_a ∘ f_c`` for the k(k+1)/2 pairs a ≤ c, as columns; pairs a < c times ``off_diagonal``."""
-    columns = factor.unbind(-1)
-    products = [
-        first * second if a == c else off_diagonal * first * second
-        for a, first in enumerate(columns)
-        for c, second in enumerate(columns)
-        if a <= c
-    ]
-    return torch.stack(products, -1)
+    scaled = factor if off_diagonal == 1 else off_diagonal * factor
+    apart = range(1, factor.shape[-1])
+    return torch.cat([factor.square(), *(scaled[..., :-by] * factor[..., by:] for by in apart)], -1)
 
 
 @dataclass(frozen=True)
@@ -68,10 +62,10 @@ class KTiedCovariance(IndependentCovariance):
         """``Σ_ij p_ij S²_ij`` through the pairs, without ``S``."""
         return bilinear_sum(self._fan_in_pairs, precision, self._fan_out_pairs)
 
-    def project(self, contraction: Contraction, x: Tensor) -> tuple[OutputNoise, ...]:
-        """``√(op(x², UU) VVᵀ) ∘ ε``: k(k+1)/2 narrow contractions instead of one with S²."""
+    def output_variance(self, contraction: Contraction, x: Tensor) -> Tensor:
+        """``op(x², UU) VVᵀ``: k(k+1)/2 narrow contractions instead of one with S²."""
         narrow = contraction.widen(contraction.square(x), self._fan_in_pairs)
-        return (OutputNoise(safe_sqrt(contraction.mix(narrow, self._fan_out_pairs))),)
+        return contraction.mix(narrow, self._fan_out_pairs)
 
     @property
     def _fan_in_pairs(self) -> Tensor:

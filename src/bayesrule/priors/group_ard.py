@@ -72,15 +72,14 @@ class GroupARD(Prior):
 
     def _best(self, posterior: Posterior) -> tuple[Tensor, Tensor]:
         """τ of every group of rows, (…, groups, 1), and γ, (…, 1, n), at the optimum; 1 where one is not used."""
-        squares = expected_squares(posterior)
+        # By the envelope theorem the KL's gradient does not pass through its minimisers, so none is kept here.
+        squares = expected_squares(posterior).detach()
         squares = squares.clamp_min(torch.finfo(squares.dtype).tiny)
         one = squares.new_ones((1, 1))
         if self.group in ("row", "channel"):
             return self._pool(squares.mean(-1, keepdim=True), posterior).reciprocal(), one
         if self.group == "column":
             return one, squares.mean(-2, keepdim=True).reciprocal()
-        # By the envelope theorem the KL's gradient does not pass through its minimisers, so none is kept here.
-        squares = squares.detach()
         gamma = torch.ones_like(squares[..., :1, :])
         for _ in range(self.iterations):
             tau = (squares @ gamma.mT / gamma.shape[-1]).reciprocal()

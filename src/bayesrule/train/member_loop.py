@@ -107,9 +107,10 @@ class MemberLoop:
         index = torch.randint(self.rows.shape[1], (len(self.stacked), self.batch), generator=self.generator)
         rows = self.rows.gather(1, index)
         noise = None if self.settings.noiseless else FromGenerator(self.generator)
-        outputs = self.stacked.outputs(self.x[rows], noise)
+        posteriors = self.stacked.posteriors()
+        outputs = self.stacked.outputs(self.x[rows], noise, posteriors)
         nll = -self.likelihood.expected_log_prob(outputs, self.y[rows]).mean(1)
-        kl = torch.zeros_like(nll) if self.settings.deterministic else self.stacked.kl()
+        kl = torch.zeros_like(nll) if self.settings.deterministic else self.stacked.kl(posteriors)
         annealing = min(1.0, (self.step + 1) / (ANNEALED * self.steps))
         loss = nll + self.temperatures * annealing * kl / self.rows.shape[1]
         self.optimizer.zero_grad()

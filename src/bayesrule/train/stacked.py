@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +12,11 @@ from bayesrule.estimators import Flipout, LocalReparam, Mean
 from bayesrule.nn import BayesianModule
 from bayesrule.nn.home import Home, kls_of_homes
 from bayesrule.nn.layer import BayesianLayer
-from bayesrule.posteriors import Posterior
+from bayesrule.posteriors import GaussianPosterior, Posterior
+from bayesrule.posteriors.independent import IndependentCovariance
 from bayesrule.random import NoiseSource
+
+Posteriors = Mapping[Home, Posterior]
 
 
 class StackedMembers:
@@ -32,21 +35,36 @@ class StackedMembers:
         }
         constants = [dict(member.named_buffers()) for member in members]
         self._constants = {name: torch.stack([state[name] for state in constants]) for name in constants[0]}
-        self._prefixes = {module: name for name, module in self.template.named_modules()}
+        prefixes = {module: name for name, module in self.template.named_modules()}
+        self._homes = tuple(self.template.homes().values())
+        self._posterior_names = {home: _names(prefixes[home], "posterior", self.parameters) for home in self._homes}
+        self._prior_names = {
+            home: _names(prefixes[home], "hyperparameters", {**self.parameters, **self._constants})
+            for home in self._homes
+        }
 
     def __len__(self) -> int:
         return len(self.members)
 
-    def outputs(self, x: Tensor, noise: NoiseSource | None) -> Tensor:
+    def posteriors(self) -> Posteriors:
+        """The members' posteriors at the present parameters; what a step needs of them is computed once."""
+        return {
+            home: home.posterior.at({short: self.parameters[name] for short, name in names.items()})
+            for home, names in self._posterior_names.items()
+        }
+
+    def outputs(self, x: Tensor, noise: NoiseSource | None, posteriors: Posteriors | None = None) -> Tensor:
         """(members, examples, outputs) of (members, examples, features); without noise at the posterior mean."""
+        posteriors = self.posteriors() if posteriors is None else posteriors
         for layer in self._sequence():
-            x = self._layer(layer, x, noise) if isinstance(layer, BayesianLayer) else layer(x)
+            x = self._layer(layer, x, noise, posteriors) if isinstance(layer, BayesianLayer) else layer(x)
         return x
 
-    def kl(self) -> Tensor:
+    def kl(self, posteriors: Posteriors | None = None) -> Tensor:
         """Each member's KL, a sum over its weights."""
-        homes = self.template.homes().values()
-        return torch.stack(list(kls_of_homes(homes, self._posterior, self._prior_tensors).values())).sum(0)
+        posteriors = self.posteriors() if posteriors is None else posteriors
+        kls = kls_of_homes(self._homes, posteriors.__getitem__, self._prior_tensors)
+        return torch.stack(list(kls.values())).sum(0)
 
     def write_back(self, parameters: Mapping[str, Tensor]) -> None:
         """Give every member its slice of stacked numbers."""
@@ -63,25 +81,20 @@ class StackedMembers:
                 return f"parameter {name}"
         if not bool(torch.isfinite(x).all()):
             return "the inputs"
+        posteriors = self.posteriors()
         for number, layer in enumerate(self._sequence()):
-            x = self._layer(layer, x, None) if isinstance(layer, BayesianLayer) else layer(x)
+            x = self._layer(layer, x, None, posteriors) if isinstance(layer, BayesianLayer) else layer(x)
             if not bool(torch.isfinite(x).all()):
                 return f"the output of layer {number} ({layer._get_name()})"
         return "the loss itself"
 
-    def _posterior(self, home: Home) -> Posterior:
-        return home.posterior.at(self._own(home, "posterior", self.parameters))
-
     def _prior_tensors(self, home: Home) -> dict[str, Tensor]:
-        return self._own(home, "hyperparameters", {**self.parameters, **self._constants})
+        stacked = {**self.parameters, **self._constants}
+        return {short: stacked[name] for short, name in self._prior_names[home].items()}
 
-    def _own(self, home: Home, part: str, stacked: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        prefix = f"{self._prefixes[home]}.{part}."
-        return {name[len(prefix) :]: value for name, value in stacked.items() if name.startswith(prefix)}
-
-    def _layer(self, layer: BayesianLayer, x: Tensor, noise: NoiseSource | None) -> Tensor:
+    def _layer(self, layer: BayesianLayer, x: Tensor, noise: NoiseSource | None, posteriors: Posteriors) -> Tensor:
         contraction = layer.contraction
-        weight, bias = (self._posterior(layer._home(name)) for name in ("weight", "bias"))
+        weight, bias = (posteriors[layer._home(name)] for name in ("weight", "bias"))
         if contraction is None or noise is None or isinstance(layer.estimator, Mean):
             return x @ weight.mean + bias.mean.unsqueeze(-2)
         estimator = layer.estimator.choose(weight, contraction, x[0])  # by the cost of one member
@@ -96,16 +109,21 @@ class StackedMembers:
         self, contraction: Contraction, weight: Posterior, bias: Posterior, x: Tensor, noise: NoiseSource
     ) -> Tensor:
         """Local noise for every row; independent weights and biases need only one normal together."""
-        output = x @ weight.mean + bias.mean.unsqueeze(-2)
+        output = torch.baddbmm(bias.mean.unsqueeze(-2), x, weight.mean)
         variance = bias.variance.unsqueeze(-2)
-        for term in weight.project(contraction, x):
-            if term.mix is None:
-                variance = variance + term.scale.square()
-            else:
-                output = output + term.apply(
-                    noise(term.noise_shape(output, contraction), "normal", output), contraction
-                )
+        if isinstance(weight, GaussianPosterior) and isinstance(weight.covariance, IndependentCovariance):
+            variance = variance + weight.covariance.output_variance(contraction, x)
+        else:
+            for term in weight.project(contraction, x):
+                drawn = noise(term.noise_shape(output, contraction), "normal", output)
+                output = output + term.apply(drawn, contraction)
         return output + variance.sqrt() * noise(tuple(output.shape), "normal", output)
+
+
+def _names(prefix: str, part: str, stacked: Iterable[str]) -> dict[str, str]:
+    """The names of a home's tensors, by what the home calls them."""
+    start = f"{prefix}.{part}."
+    return {name[len(start) :]: name for name in stacked if name.startswith(start)}
 
 
 def _flipped(weight: Posterior, x: Tensor, noise: NoiseSource) -> Tensor:

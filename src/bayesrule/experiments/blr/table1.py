@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bayesrule.experiments.blr import conjugate, dropout, inference, optimizers
+from bayesrule.experiments.blr import conjugate, dropout, inference, nonconjugate, optimizers
 from bayesrule.experiments.blr.problems import Size
 from bayesrule.experiments.context import Context
 from bayesrule.experiments.experiment import Claim, Experiment, Preset, Verdict
@@ -66,10 +66,13 @@ TABLE: dict[str, Comparison] = {
     ),
     "vmp": Comparison(inference.message_passing, LIBRARY, "scikit-learn BayesianGaussianMixture, iterates", SKLEARN),
     "nonconjugate-vmp": Comparison(
-        inference.nonconjugate_message_passing, TRANSCRIPTION, "Knowles and Minka's Algorithm 1, iterates"
+        nonconjugate.nonconjugate_message_passing, TRANSCRIPTION, "Knowles and Minka's Algorithm 1, iterates"
     ),
     "nonconjugate-vi": Comparison(
-        inference.nonconjugate_vi, QUADRATURE, "roots of Eqs. 25, 26 and 31 on a grid; iterates of Eqs. 29, 30", SCIPY
+        nonconjugate.nonconjugate_vi,
+        QUADRATURE,
+        "roots of Eqs. 25, 26, 31 on a grid; iterates of Eqs. 29, 30",
+        SCIPY,
     ),
     "exponential-weights": Comparison(
         inference.exponential_weights, TRANSCRIPTION, "the multiplicative update, iterates"

@@ -19,7 +19,7 @@ from bayesrule.experiments.exploration.simulations import Simulation
 POLICY_WIDTH, DISCOUNT, TRUST_REGION = 32, 0.995, 0.01
 REMEMBERED = 10
 """Batches whose median gains the reward is measured by."""
-LARGEST = 100.0
+LARGEST = 10.0
 """Gain, in units of that median, above which the reward does not grow: a single jump would be all of an advantage."""
 
 
@@ -69,7 +69,7 @@ def train(make: Callable[[], Simulation], model: DynamicsModel | None, sizes: Si
 
 
 class _Curiosity:
-    """The intrinsic reward: η times the information gain, in recent medians, at most a hundred of them."""
+    """The intrinsic reward: η times the information gain, in recent medians, at most ten of them."""
 
     def __init__(self, model: DynamicsModel, eta: float) -> None:
         self.model, self.eta = model, eta

@@ -10,12 +10,17 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 COLOURS = {
     "mean-field": "#444444", "1-tied": "#e07b39", "2-tied": "#2a78b5", "3-tied": "#3a9d5d", "means": "#b0b0b0",
     "stds": "#2a78b5",
 }  # fmt: skip
+MARKERS = {"1-tied": "o", "2-tied": "s", "3-tied": "^"}
+"""At every third place, each from another on: curves that coincide can still be told apart."""
+LOCAL = "-local"
+"""Ends the name of a posterior trained by local noise: the same colour, dashed."""
 MOST_ROWS = 512
 """Of a matrix in a heat map: more would not be seen."""
 
@@ -77,13 +82,29 @@ def draw_curves(
         for name, runs in by_name.items():
             _draw_band(axis, name, runs)
         axis.set(title=title, xlabel=x, ylabel=y, yscale="log" if logarithmic else "linear")
+        if logarithmic:
+            plain_ticks(axis.yaxis)
         axis.legend(frameon=False, fontsize="small")
     return figure
+
+
+def plain_ticks(axis: Axis) -> None:
+    """Plain numbers on a logarithmic axis: 1, 2, 5, 10, …, or even steps where it spans less than a decade."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    low, high = sorted(axis.get_view_interval())
+    axis.set_major_locator(MaxNLocator(5) if high < 10 * low else LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:g}"))
+    axis.set_minor_locator(NullLocator())
 
 
 def _draw_band(axis: Axes, name: str, runs: Sequence[Mapping[float, float]]) -> None:
     places = sorted(set.intersection(*(set(run) for run in runs)))
     values = torch.tensor([[run[place] for place in places] for run in runs], dtype=torch.float64)
-    (line,) = axis.plot(places, values.mean(0).tolist(), label=name, color=COLOURS.get(name), lw=1.3)
+    (line,) = axis.plot(
+        places, values.mean(0).tolist(), "--" if name.endswith(LOCAL) else "-", label=name, lw=1.3,
+        color=COLOURS.get(name.removesuffix(LOCAL)), marker=MARKERS.get(name), ms=4,
+        markevery=(list(MARKERS).index(name), len(MARKERS)) if name in MARKERS else None,
+    )  # fmt: skip
     low, high = values.amin(0).tolist(), values.amax(0).tolist()
     axis.fill_between(places, low, high, color=line.get_color(), alpha=0.2, lw=0)

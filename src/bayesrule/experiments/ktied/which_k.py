@@ -11,7 +11,7 @@ from bayesrule.experiments.context import Context
 from bayesrule.experiments.experiment import Experiment
 from bayesrule.experiments.ktied import measuring, settings
 from bayesrule.experiments.ktied.claims import claim, increasing, within_fraction
-from bayesrule.experiments.ktied.drawing import panels
+from bayesrule.experiments.ktied.drawing import panels, plain_ticks
 from bayesrule.experiments.ktied.evaluation import evaluate
 from bayesrule.experiments.ktied.low_rank import LAYERS
 from bayesrule.experiments.ktied.measuring import SCORES
@@ -35,6 +35,13 @@ BY_ELBO, TOLERANCE = "by-elbo", 0.05
 """The −ELBO may rise by this part of itself."""
 METHODS = ("mean-field", *TRAINED, *TRUNCATED, *BY_VARIANCE, BY_ELBO)
 SMALL = ("mean-field", "1-tied", "2-tied", "rank-1", "rank-2", "explained-99%", BY_ELBO)
+DRAWN = {"negative_elbo": "−ELBO per test example", "nll": "NLL of the ensemble"}
+MARKS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "trained": ("o-C0", TRAINED), "truncated": ("s-C1", TRUNCATED), "99 % of the variance": ("^C2", ("explained-99%",)),
+    "99.9 % of the variance": ("vC2", ("explained-99.9%",)), "chosen by the ELBO": ("*C3", (BY_ELBO,)),
+    "mean-field": ("Dk", ("mean-field",)),
+}  # fmt: skip
+"""How the methods are drawn."""
 METRICS = (*SCORES, "parameters", "floored_entries", *(f"rank_{layer}" for layer in LAYERS["mnist"]))
 
 
@@ -108,19 +115,30 @@ def _rank(bnn: BayesianModule, weight: str) -> int:
 
 
 def figures(context: Context, rows: Sequence[Row]) -> Mapping[str, Figure]:
-    """−ELBO and NLL against parameters."""
+    """−ELBO and NLL against the numbers that the standard deviations take; above, the rank of all layers."""
     values = {(row.method, row.metric): row.value for row in rows}
-    kinds = {"trained": TRAINED, "truncated": TRUNCATED, "chosen": (*BY_VARIANCE, BY_ELBO), "free": ("mean-field",)}
-    figure, axes = panels(2, width=4.2, height=3.4)
-    for axis, metric in zip(axes, ("negative_elbo", "nll"), strict=True):
-        for kind, methods in kinds.items():
-            present = [method for method in methods if (method, metric) in values]
-            x, y = ([values[method, name] for method in present] for name in ("parameters", metric))
-            axis.plot(x, y, marker="o", ms=4, lw=1 if kind in ("trained", "truncated") else 0, label=kind)
-            for method, across, up in zip(present, x, y, strict=True):
-                axis.annotate(method, (across, up), fontsize=5, xytext=(2, 2), textcoords="offset points")
-        axis.set(xlabel="parameters", ylabel=metric, xscale="log", yscale="log")
-    axes[0].legend(frameon=False)
+    if ("mean-field", "parameters") not in values:
+        return {}
+    means = values["mean-field", "parameters"] / 2
+    spent = {
+        method: (values[method, "parameters"] - means) / 1e3 for method, metric in values if metric == "parameters"
+    }
+    figure, axes = panels(2, width=4.6, height=3.8)
+    for axis, (metric, label) in zip(axes, DRAWN.items(), strict=True):
+        for kind, (style, methods) in MARKS.items():
+            present = [method for method in methods if method in spent]
+            axis.plot(
+                [spent[method] for method in present], [values[method, metric] for method in present], style, label=kind
+            )
+        axis.set(xlabel="thousand numbers for standard deviations", ylabel=label, xscale="log", yscale="log")
+        plain_ticks(axis.xaxis)
+        plain_ticks(axis.yaxis)
+        ranks = {int(method.partition("-")[2]): spent[method] for method in TRUNCATED if method in spent}
+        above = axis.secondary_xaxis("top")
+        above.set_xticks(list(ranks.values()), [str(rank) for rank in ranks])
+        above.set_xticks([], minor=True)
+        above.set_xlabel("rank")
+    axes[1].legend(frameon=False, fontsize="small")
     return {"trade-off": figure}
 
 

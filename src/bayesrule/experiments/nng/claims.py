@@ -1,0 +1,107 @@
+"""What is claimed of the regressions, each claim checked over the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from bayesrule.experiments.experiment import Claim, Verdict
+from bayesrule.experiments.rows import Row
+
+Key = tuple[str, str, str, str]
+"""Data set, method, variant, metric."""
+
+
+def values(rows: Sequence[Row]) -> dict[Key, float]:
+    """By key."""
+    return {(row.dataset, row.method, row.variant, row.metric): row.value for row in rows}
+
+
+def needing(
+    rows: Sequence[Row], keys: Sequence[Key], verdict: Callable[[Mapping[Key, float]], Verdict], splits: int = 0
+) -> Verdict:
+    """The verdict, if all of these were measured, over as many splits at least."""
+    found = values(rows)
+    missing = sorted({f"{method} on {dataset} ({variant})" for dataset, method, variant, metric in keys
+                      if (dataset, method, variant, metric) not in found})  # fmt: skip
+    if missing:
+        return Verdict("not measured", f"needs {', '.join(missing)}")
+    fewest = min((row.n for row in rows if (row.dataset, row.method, row.variant, row.metric) in set(keys)), default=0)
+    if fewest < splits:
+        return Verdict("not measured", f"needs {splits} splits, has {fewest}")
+    return verdict(found)
+
+
+def reaches(
+    name: str, method: str, variant: str, bounds: Mapping[str, tuple[float | None, float | None]], splits: int
+) -> Claim:
+    """RMSE at most and log-likelihood at least, set by set; None where nothing is claimed."""
+
+    def check(rows: Sequence[Row]) -> Verdict:
+        keys = [(dataset, method, variant, metric) for dataset in bounds for metric in ("rmse", "log_likelihood")]
+
+        def verdict(found: Mapping[Key, float]) -> Verdict:
+            held, told = True, []
+            for dataset, (most, least) in bounds.items():
+                rmse, density = (found[dataset, method, variant, metric] for metric in ("rmse", "log_likelihood"))
+                held &= (most is None or rmse <= most) and (least is None or density >= least)
+                told.append(f"{dataset} {rmse:.4g} / {density:.4g}")
+            return Verdict.of(held, ", ".join(told))
+
+        return needing(rows, keys, verdict, splits)
+
+    limits = ", ".join(
+        f"{dataset} {'–' if most is None else f'{most:g}'} / {'–' if least is None else f'{least:g}'}"
+        for dataset, (most, least) in bounds.items()
+    )
+    return Claim(f"{name}: RMSE at most / log-likelihood at least {limits}", check)
+
+
+def wins(variant: str, others: Sequence[str], datasets: Sequence[str], least: int, splits: int) -> Claim:
+    """Noisy K-FAC is better on at least so many splits, in both scores."""
+    metrics = ("rmse_behind_kfac", "log_likelihood_behind_kfac")
+
+    def check(rows: Sequence[Row]) -> Verdict:
+        keys = [(dataset, other, variant, metric) for dataset in datasets for other in others for metric in metrics]
+
+        def verdict(found: Mapping[Key, float]) -> Verdict:
+            worst = min(keys, key=found.__getitem__)
+            told = "; ".join(
+                f"{dataset} " + ", ".join(
+                    f"{other} {'/'.join(f'{found[dataset, other, variant, metric]:.0f}' for metric in metrics)}"
+                    for other in others)
+                for dataset in datasets
+            )  # fmt: skip
+            return Verdict.of(found[worst] >= least, f"splits by RMSE/log-likelihood: {told}")
+
+        return needing(rows, keys, verdict, splits)
+
+    names, sets = " and ".join(others), ", ".join(datasets)
+    return Claim(f"noisy-kfac better than {names} on at least {least} of {splits} splits ({variant}): {sets}", check)
+
+
+def no_split_above(dataset: str, method: str, variant: str, most: float) -> Claim:
+    """No split's RMSE is above a bound."""
+
+    def check(rows: Sequence[Row]) -> Verdict:
+        key = (dataset, method, variant, "rmse_worst")
+        return needing(rows, [key], lambda found: Verdict.of(found[key] <= most, f"worst {found[key]:.4g}"))
+
+    return Claim(f"no split of {dataset} above an RMSE of {most:g} ({method}, {variant})", check)
+
+
+def none_diverges(bound: float = 3.0) -> Claim:
+    """No split of any run ends with an RMSE above a multiple of the run's mean."""
+
+    def check(rows: Sequence[Row]) -> Verdict:
+        found = values(rows)
+        ratios = {
+            f"{dataset} {method} {variant}": value / found[dataset, method, variant, "rmse"]
+            for (dataset, method, variant, metric), value in found.items()
+            if metric == "rmse_worst"
+        }
+        if not ratios:
+            return Verdict("not measured", "needs a run")
+        worst = max(ratios, key=ratios.__getitem__)
+        return Verdict.of(ratios[worst] <= bound, f"{worst}: {ratios[worst]:.2f} times the mean")
+
+    return Claim(f"no split of any run diverges: none above {bound:g} times its run's mean RMSE", check)

@@ -1,0 +1,95 @@
+"""RMSE and log-likelihood on the splits of the regression benchmark: what Tables 1 and 4 share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bayesrule.experiments.context import Context
+from bayesrule.experiments.experiment import Preset, PresetName
+from bayesrule.experiments.nng.choices import choice
+from bayesrule.experiments.nng.data import splits_of, tables
+from bayesrule.experiments.nng.protocol import Setting, Stacked, as_cell, by_split, scores
+from bayesrule.experiments.rows import Row
+from bayesrule.experiments.tabular_data import Table
+
+METHODS = ("bbb", "noisy-adam", "noisy-kfac", "noisy-ekfac")
+PLAIN, VALIDATED, WEAK = "λ=1", "validated", "validated, Gamma(1, 0.01) noise prior"
+VARIANTS = (PLAIN, VALIDATED, WEAK)
+SCORES = {"rmse": -1, "log_likelihood": 1}
+"""And which sign is better."""
+METRICS = (*SCORES, "rmse_worst", "rmse_behind_kfac", "log_likelihood_behind_kfac")
+"""``rmse_worst`` is that of the worst split; the last two count splits on which noisy K-FAC is better."""
+REFERENCE = "noisy-kfac"
+WEAK_NOISE = (1.0, 0.01)
+QUICK_SETS = ("boston", "concrete", "energy", "yacht")
+PAPER_SETS = ("boston", "concrete", "energy", "kin8nm", "naval", "protein", "yacht", "year")
+DEVIATIONS: Mapping[str, Mapping[str, Any]] = {
+    "kin8nm": {"epochs": 500},
+    "naval": {"epochs": 200, "beta": 0.01},
+    "protein": {"epochs": 50},
+}
+"""Where a run differs from the others, in the same way for every method: large sets make many steps in an epoch."""
+
+
+def presets(hidden: Sequence[int] | None) -> dict[PresetName, Preset]:
+    """Of a table of networks with these hidden layers; None for one layer of the paper's width."""
+    common = {"hidden": None if hidden is None else list(hidden)}
+    smoke = {"splits": 2, "epochs": 2, "samples": 4, "variants": [PLAIN, VALIDATED], "deviations": {}}
+    quick = {"splits": 5, "epochs": 100, "samples": 100, "variants": [PLAIN, VALIDATED], "deviations": {}}
+    paper = {"splits": 20, "epochs": 1000, "samples": 100, "variants": list(VARIANTS), "deviations": DEVIATIONS}
+    return {
+        "smoke": Preset(("yacht",), METHODS, smoke | common, synthetic=True),
+        "quick": Preset(QUICK_SETS, METHODS, quick | common),
+        "paper": Preset(PAPER_SETS, METHODS, paper | common),
+    }
+
+
+def run(context: Context) -> list[Row]:
+    """A cell is all splits of a data set, one method and one variant, trained at once."""
+    rows = []
+    for table in tables(context):
+        data = Stacked.of([table.split(number) for number in range(splits_of(context, table))])
+        for variant in context.preset.settings["variants"]:
+            cells = {method: _cell(context, table, data, method, variant) for method in context.methods}
+            for method, cell in cells.items():
+                rows += _rows(table.name, method, variant, cell, cells.get(REFERENCE))
+    return rows
+
+
+def setting_of(context: Context, dataset: str, method: str, variant: str) -> Setting:
+    """The plain setting, or the validated one; and how the set differs from the others."""
+    settings = context.preset.settings
+    base = Setting(method, epochs=settings["epochs"], samples=settings["samples"])
+    changes = {"hidden": settings["hidden"], **settings["deviations"].get(dataset, {})}
+    if variant != PLAIN:
+        changes |= choice(dataset, method)
+    if variant == WEAK:
+        changes["noise_prior"] = WEAK_NOISE
+    return base.changed(changes)
+
+
+def _cell(context: Context, table: Table, data: Stacked, method: str, variant: str) -> dict[str, float]:
+    setting = setting_of(context, table.name, method, variant)
+    seeds = [context.seed + number for number in range(len(data))]
+    return context.cell(
+        table.name, method, variant,
+        compute=lambda: as_cell(scores([setting] * len(data), data, table.name, seeds)),
+    )  # fmt: skip
+
+
+def _rows(
+    dataset: str, method: str, variant: str, cell: Mapping[str, float], reference: Mapping[str, float] | None
+) -> list[Row]:
+    named = {"dataset": dataset, "method": method, "variant": variant}
+    rows = [Row.over(by_split(cell, metric), metric=metric, **named) for metric in SCORES]
+    errors = by_split(cell, "rmse")
+    rows.append(Row(metric="rmse_worst", value=max(errors), sem=None, n=len(errors), **named))
+    if reference is not None:
+        for metric, sign in SCORES.items():
+            pairs = zip(by_split(cell, metric), by_split(reference, metric), strict=True)
+            behind = sum(sign * own < sign * theirs for own, theirs in pairs)
+            rows.append(
+                Row(metric=f"{metric}_behind_kfac", value=float(behind), sem=None, n=len(errors), **named)
+            )  # fmt: skip
+    return rows

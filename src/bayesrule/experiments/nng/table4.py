@@ -1,0 +1,28 @@
+"""Table 4: the regression benchmark with two hidden layers   [App. D]."""
+
+from __future__ import annotations
+
+from bayesrule.experiments.experiment import Experiment
+from bayesrule.experiments.nng import regression
+from bayesrule.experiments.nng.claims import none_diverges, wins
+from bayesrule.experiments.nng.data import known_sets
+from bayesrule.experiments.nng.published import published
+from bayesrule.experiments.nng.regression import PLAIN, QUICK_SETS, VALIDATED
+
+SPLITS = 20
+
+TABLE4 = Experiment(
+    id="nng/table4",
+    title="Noisy natural gradient, Table 4: regression with two hidden layers",
+    presets=regression.presets(hidden=(50, 50)),
+    methods=(*regression.METHODS, "noisy-kfac-exact"),
+    datasets=known_sets,
+    metrics=lambda dataset: regression.METRICS,
+    run=regression.run,
+    claims=(
+        wins(PLAIN, ("bbb", "noisy-adam"), QUICK_SETS, 17, SPLITS),
+        wins(VALIDATED, ("bbb", "noisy-adam"), QUICK_SETS, 17, SPLITS),
+        none_diverges(),
+    ),
+    published=published("table4"),
+)

@@ -1,0 +1,113 @@
+"""Online Newton for a diagonal Gaussian: what OGN, VOGN and IVON have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from bayesrule.errors import InvalidArgument
+from bayesrule.optim.rule import (
+    Message,
+    Number,
+    PriorTerm,
+    Rule,
+    State,
+    check_not_negative,
+    check_rate,
+    guarded,
+    inner,
+    moved,
+    no_count,
+)
+from bayesrule.posteriors import DiagonalCovariance
+
+
+@dataclass(frozen=True)
+class DiagonalNewtonState(State):
+    """Momentum, and the average h of the curvature of one example."""
+
+    momentum: Float[Tensor, "*batch fan_in fan_out"]
+    curvature: Float[Tensor, "*batch fan_in fan_out"]
+
+
+@dataclass(frozen=True)
+class DiagonalNewtonRule(Rule):
+    """``Σ = (λ/N) diag(h + γ)⁻¹``, and ``μ ← μ − α ĝ / (h + γ)``; a subclass says how h is averaged."""
+
+    spherical = False
+    betas: tuple[float, float] = (0.9, 0.999)
+    extra_damping: float = 0.0
+    max_kl: float | None = None
+    warm_up: bool = False
+
+    def __post_init__(self) -> None:
+        check_betas(self.betas)
+        check_not_negative(extra_damping=self.extra_damping, max_kl=self.max_kl)
+
+    @abstractmethod
+    def averaged_curvature(self, state: DiagonalNewtonState, message: Message, damping: Tensor) -> Tensor:
+        """The new h, such that ``h + γ`` is positive."""
+
+    @abstractmethod
+    def direction(self, state: DiagonalNewtonState, message: Message, prior: PriorTerm, mean: Tensor) -> Directed:
+        """The new momentum, and the gradient that the step divides by the curvature."""
+
+    def covariance(self, state: DiagonalNewtonState, damping: Tensor, scale: Number) -> DiagonalCovariance:
+        """``(λ/N) diag(h + γ)⁻¹``."""
+        return DiagonalCovariance((scale / (state.curvature + damping)).sqrt())
+
+    def update(
+        self, mean: Tensor, state: DiagonalNewtonState, message: Message, prior: PriorTerm, *, lr: Number, refresh: bool
+    ) -> tuple[Tensor, DiagonalNewtonState]:
+        """``μ ← μ − α ĝ / (h + γ)`` with the new h   [Eqs. 44 and 46], within the guard."""
+        curvature = self.averaged_curvature(state, message, prior.damping)
+        directed = self.direction(state, message, prior, mean)
+        step = directed.gradient / (curvature + (prior.damping + self.extra_damping))
+        length = inner(step.square(), curvature + prior.damping, 2)
+        lr, limited = guarded(lr, length, 2, self.max_kl, state.limited)
+        estimates = state.estimates + (message.curvature is not None)
+        counted = DiagonalNewtonState(state.steps + 1, estimates, limited, directed.momentum, curvature)
+        return moved(mean, step, lr), counted
+
+    def init(self, mean: Tensor, shapes: Sequence[tuple[int, int]], damping: Tensor) -> DiagonalNewtonState:
+        """No momentum, and `start` as curvature."""
+        return DiagonalNewtonState(
+            0, 0, no_count(mean, 2), torch.zeros_like(mean), torch.full_like(mean, self.start_curvature)
+        )
+
+    @property
+    def start_curvature(self) -> float:
+        """H before any data: by default nothing, so that the posterior has the prior's variance."""
+        return 0.0
+
+
+@dataclass(frozen=True)
+class Directed:
+    """A new momentum, and the gradient to follow."""
+
+    momentum: Tensor
+    gradient: Tensor
+
+
+def check_betas(betas: tuple[float, float]) -> None:
+    """Refuse decays outside of [0, 1)."""
+    for index, beta in enumerate(betas):
+        check_rate(f"1 − betas[{index}]", 1 - beta)
+
+
+def corrected(average: Tensor, beta: float, steps: int) -> Tensor:
+    """``m / (1 − βᵏ)``: an average that started at zero, without its bias."""
+    return average / (1 - beta**steps)
+
+
+def leave_out(optimizer: str, options: Mapping[str, Any], names: Collection[str], why: str) -> None:
+    """Refuse keywords that make no sense for one optimizer."""
+    given = sorted(set(options) & set(names))
+    if given:
+        raise InvalidArgument(f"{optimizer} {why}", got=given, remedy=f"Leave out {', '.join(given)}.")

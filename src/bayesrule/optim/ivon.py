@@ -1,0 +1,113 @@
+"""IVON: variational online Newton with Price's estimator and a step that keeps the precision positive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesrule.optim.diagonal_newton import (
+    DiagonalNewtonRule,
+    DiagonalNewtonState,
+    Directed,
+    corrected,
+    leave_out,
+)
+from bayesrule.optim.price import PriceOptimizer, PriceRule
+from bayesrule.optim.rule import Message, PriorTerm, check_not_negative
+
+FROM_TAPS = ("fisher", "fisher_samples", "T_stats", "noise", "warm_up")
+"""Options of optimizers that tap layers, or that add noise to their outputs."""
+
+
+def riemannian(relative: Tensor) -> Tensor:
+    """``1 + z + ½z²``: what a precision is multiplied by, at least ½   [Lin et al. 2020; Shen et al. 2024].
+
+    The natural gradient's step ``z = ρ(ŝ − s)/s``, and the geodesic's next term: plain steps, ``1 + z``, go below zero
+    where the noise of ŝ is large.
+    """
+    return 1 + relative + 0.5 * relative.square()
+
+
+@dataclass(frozen=True)
+class IVONRule(PriceRule, DiagonalNewtonRule):
+    """Algorithm 1 of Shen et al. (2024); see `IVON` for the hyper-parameters."""
+
+    init_curvature: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_not_negative(init_curvature=self.init_curvature)
+
+    @property
+    def start_curvature(self) -> float:
+        """h₀."""
+        return self.init_curvature
+
+    def deviation(self, state: DiagonalNewtonState, noise: Tensor, damping: Tensor) -> Tensor:
+        """``ε / √(h + γ)``."""
+        return noise * (state.curvature + damping).rsqrt()
+
+    def at_draw(
+        self, state: DiagonalNewtonState, gradient: Tensor, deviation: Tensor, damping: Tensor
+    ) -> dict[str, Tensor]:
+        """``ĥ = ĝ (θ − m)/σ²``   [line 2]."""
+        return {"hessian": gradient * deviation * (state.curvature + damping)}
+
+    def averaged_curvature(self, state: DiagonalNewtonState, message: Message, damping: Tensor) -> Tensor:
+        """``h ← β₂h + (1−β₂)ĥ + ½(1−β₂)²(h − ĥ)²/(h + γ)``   [line 4]."""
+        if message.curvature is None:
+            return state.curvature
+        precision = state.curvature + damping
+        relative = (1 - self.betas[1]) * (message.curvature["hessian"].to(precision) - state.curvature) / precision
+        return precision * riemannian(relative) - damping
+
+    def direction(self, state: DiagonalNewtonState, message: Message, prior: PriorTerm, mean: Tensor) -> Directed:
+        """``g ← β₁g + (1−β₁)ĝ``, then ``g/(1−β₁ᵏ) + γ(μ − m₀)``   [lines 3, 5 and 6]."""
+        momentum = torch.lerp(state.momentum, message.gradient, 1 - self.betas[0])
+        return Directed(momentum, prior.pull(corrected(momentum, self.betas[0], state.steps + 1), mean))
+
+
+class IVON(PriceOptimizer):
+    """Improved variational online Newton: as cheap as Adam, and it needs nothing of the layers but gradients.
+
+    Weights are drawn from ``N(μ, (λ/N) diag(h + γ)⁻¹)``; ``μ ← μ − α (m̂ + γμ)/(h + γ)``, and h averages
+    ``ĝ(θ − μ)/σ²``, whose expectation is the diagonal of the expected Hessian.
+
+    Args:
+        model: The network.
+        n_data: N, the number of training examples.
+        lr: Step size α.
+        betas: Decay of the momentum and of the curvature, which needs a long average: one draw says little.
+        init_curvature: h₀: the standard deviations start at about ``√(λ/(N h₀))``.
+        extra_damping: Added to γ in the mean's step alone.
+        max_kl: The guard on the step, see `bayesrule.optim.rule.guarded`; None for none.
+        **options: Those of `PosteriorOptimizer` but for the tap's: prior, likelihood, kl_weight, mirrored, plain, ….
+
+    Example:
+        >>> import torch, bayesrule as br
+        >>> net = torch.nn.Linear(3, 1)
+        >>> opt = IVON(net, n_data=100, lr=0.1, prior=br.Normal(1.0), likelihood=br.Gaussian(0.1))
+        >>> with opt.sampled_params():
+        ...     opt.zero_grad()
+        ...     opt.nll(net(torch.randn(8, 3)), torch.randn(8, 1)).backward()
+        >>> opt.step()
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        n_data: int,
+        lr: float = 0.1,
+        betas: tuple[float, float] = (0.9, 0.9999),
+        init_curvature: float = 0.1,
+        extra_damping: float = 0.0,
+        max_kl: float | None = 0.01,
+        **options: Any,
+    ) -> None:
+        leave_out("IVON", options, FROM_TAPS, "takes its curvature from gradients at whole draws of the weights")
+        rule = IVONRule(betas, extra_damping, max_kl, init_curvature=init_curvature)
+        super().__init__(model, rule, n_data=n_data, lr=lr, **options)

@@ -1,0 +1,232 @@
+"""Many copies of a small regression network, trained as one batched program."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from bayesrule.errors import InvalidArgument, ShapeMismatch
+from bayesrule.likelihoods import GaussianGammaNoise
+from bayesrule.likelihoods.normal_density import normal_log_prob
+from bayesrule.optim.rule import PriorTerm, Rule
+from bayesrule.posteriors import GaussianPosterior
+from bayesrule.predict import Predictive
+from bayesrule.random import keyed_generator
+from bayesrule.train.replicas_backprop import BayesByBackpropRule
+from bayesrule.train.replicas_network import Layout, forward, initial_weights
+from bayesrule.train.replicas_noise import Stream
+from bayesrule.train.replicas_step import Noise, Program, ReplicaState, draw, step
+
+Setting = float | Sequence[float]
+"""One number, or one for each replica."""
+
+
+class Replicas:
+    """Perceptrons with ReLUs, each with its own data, seed and settings; equal to training them one by one.
+
+    Every replica is a regression ``y ~ N(f(x, w), 1/τ)`` with a ``Gamma`` prior on τ, as `GaussianGammaNoise`.
+
+    Args:
+        x: Inputs of each replica, standardised.
+        y: Their targets.
+        rule: The algorithm of all of them.
+        hidden: Widths of the hidden layers.
+        seeds: Of the replicas: start, order of rows, noise.
+        lr: Step size.
+        kl_weight: λ.
+        prior_std: Of the weights.
+        noise_prior: Shape and rate of the Gamma prior on the noise's precision.
+        noise_lr: Step size of q(τ).
+        batch_size: Rows of a step.
+        T_stats: Steps between curvatures.
+        T_inv: Steps between inverses.
+
+    Example:
+        >>> import torch
+        >>> from bayesrule.optim.noisy_kfac import NoisyKFACRule
+        >>> x = torch.randn(4, 50, 3)
+        >>> replicas = Replicas(x, x.sum(-1, keepdim=True), NoisyKFACRule(), hidden=(8,), seeds=range(4))
+        >>> replicas.train(epochs=2)
+        >>> replicas.predict(torch.randn(4, 10, 3), samples=5).outputs.shape
+        torch.Size([5, 4, 10, 1])
+    """
+
+    def __init__(
+        self,
+        x: Float[Tensor, "replicas n features"],
+        y: Float[Tensor, "replicas n targets"],
+        rule: Rule,
+        *,
+        hidden: Sequence[int] = (50,),
+        seeds: Sequence[int],
+        lr: Setting = 0.01,
+        kl_weight: Setting = 1.0,
+        prior_std: Setting = 1.0,
+        noise_prior: tuple[Setting, Setting] = (6.0, 6.0),
+        noise_lr: float = 0.01,
+        batch_size: int = 10,
+        T_stats: int = 1,
+        T_inv: int = 10,
+    ) -> None:
+        if x.ndim != 3 or y.ndim != 3 or x.shape[:2] != y.shape[:2] or len(seeds) != len(x):
+            raise ShapeMismatch(
+                "Inputs and targets are (replicas, rows, …), with a seed for each replica",
+                got=f"{tuple(x.shape)}, {tuple(y.shape)} and {len(seeds)} seeds",
+            )
+        n = x.shape[1]
+        layout = Layout.of((x.shape[2], *hidden, y.shape[2]), rule.joint)
+        self._like, self._count = x.new_empty(()), len(x)
+        unit = self._each("kl_weight", kl_weight, 3) / n
+        self.prior_std = self._each("prior_std", prior_std, 3)
+        if isinstance(rule, BayesByBackpropRule):
+            rule = replace(rule, scale=unit)
+        across = layout.event_dim
+        self.lr = self._each("lr", lr, 1 + across)
+        self.program = Program(
+            layout, rule, PriorTerm(_dims(unit / self.prior_std**2, across)), _dims(unit**0.5, across), n,
+            Noise(*(self._each("noise_prior", each, 3) for each in noise_prior)), noise_lr, T_stats, T_inv,
+        )  # fmt: skip
+        self.seeds = tuple(seeds)
+        self.stream = Stream(_with_ones(x), y, self.seeds, batch_size, sum(layout.sizes))
+        self.state = self._start()
+        self.epochs = 0
+
+    def train(
+        self, epochs: int, *, lr_factor: float = 1.0, after_step: Callable[[int, Replicas], None] | None = None
+    ) -> None:
+        """Go on for so many epochs; a schedule is a call for each of its step sizes.
+
+        Args:
+            epochs: How many.
+            lr_factor: Multiplies every replica's step size.
+            after_step: Called with the number of steps so far, and this.
+        """
+        lr = self.lr * lr_factor
+        with torch.no_grad():
+            for batches in self.stream.epochs(self.epochs, self.epochs + epochs):
+                for batch in batches:
+                    self.state = step(self.program, self.state, batch, lr)
+                    if after_step is not None:
+                        after_step(self.state.steps, self)
+                self.epochs += 1
+        self._check_finite()
+
+    def predict(self, x: Float[Tensor, "replicas rows features"], samples: int = 100) -> ReplicaPredictive:
+        """Outputs of draws of the weights, each replica's by its own seed."""
+        inputs, entries = _with_ones(x.to(self._like)), self.stream.entries
+        generators = [keyed_generator(torch.device("cpu"), seed, "replica prediction") for seed in self.seeds]
+        drawn = [
+            torch.randn((samples, entries), generator=each, dtype=self._like.dtype).to(self._like.device)
+            for each in generators
+        ]
+        with torch.no_grad():
+            outputs = [
+                forward(draw(self.program, self.state, noise), inputs).outputs
+                for noise in torch.stack(drawn, 1)
+            ]  # fmt: skip
+        return ReplicaPredictive(torch.stack(outputs), self.state.noise)
+
+    def posteriors(self) -> list[GaussianPosterior]:
+        """By group, with the replicas as their batch."""
+        program = self.program
+        scale = program.scale.square().reshape(-1, 1, 1)  # against matrices, which the factors of a vector event are too
+        parts = zip(self.state.means, self.state.states, strict=True)
+        return [program.rule.posterior(mean, own, program.prior.damping, scale) for mean, own in parts]
+
+    def kl(self) -> Float[Tensor, " replicas"]:
+        """``KL(q(w) ‖ p(w)) = ½[(tr Σ + |μ|²)/η² − log det Σ + d log η² − d]`` of each."""
+        variance = self.prior_std.square().flatten()
+        one, total = self._like.new_ones(()), 0.0
+        for each in self.posteriors():
+            squares = each.mean.square().flatten(1)
+            size = squares.shape[1]
+            fit = (each.covariance.trace(one) + squares.sum(1)) / variance - each.covariance.logdet()
+            total = total + 0.5 * (fit + size * variance.log() - size)
+        return torch.as_tensor(total)
+
+    @property
+    def limited(self) -> Tensor:
+        """How many steps of each replica the guard has shortened, the most over its groups."""
+        return torch.stack([own.limited for own in self.state.states]).amax(0)
+
+    def _start(self) -> ReplicaState:
+        program, weights = self.program, []
+        for seed in self.seeds:
+            generator = keyed_generator(torch.device("cpu"), seed, "replica start")
+            weights.append(initial_weights(program.layout, generator, self._like))
+        stacked = [torch.stack(layer) for layer in zip(*weights, strict=True)]
+        means = tuple(program.layout.events(stacked))
+        shapes = program.layout.shapes
+        groups = [shapes] if program.layout.joint else [(shape,) for shape in shapes]
+        states = [
+            program.rule.init(mean, group, program.prior.damping) for mean, group in zip(means, groups, strict=True)
+        ]
+        return ReplicaState(means, tuple(states), program.noise_prior)
+
+    def _each(self, name: str, value: Setting, ndim: int) -> Tensor:
+        """One number for each replica, in as many dimensions."""
+        found = torch.as_tensor(value, dtype=torch.float64)
+        if found.ndim > 1 or found.numel() not in (1, self._count):
+            raise ShapeMismatch(f"{name} is one number, or one for each of {self._count} replicas", got=value)
+        return found.to(self._like).reshape(-1, *(1,) * (ndim - 1)).expand(self._count, *(1,) * (ndim - 1))
+
+    def _check_finite(self) -> None:
+        broken = ~torch.stack([mean.flatten(1).isfinite().all(1) for mean in self.state.means]).all(0)
+        if bool(broken.any()):
+            raise InvalidArgument(
+                "Replicas diverged", got=f"seeds {[s for s, b in zip(self.seeds, broken.tolist(), strict=True) if b]}",
+                remedy="Lower lr or max_kl.",
+            )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ReplicaPredictive:
+    """What every replica predicts, in its standardised units.
+
+    Attributes:
+        outputs: Of draws of the weights.
+        noise: ``q(τ)``.
+    """
+
+    outputs: Float[Tensor, "samples replicas rows targets"]
+    noise: Noise
+
+    @property
+    def mean(self) -> Float[Tensor, "replicas rows targets"]:
+        """Of the target."""
+        return self.outputs.mean(0)
+
+    @property
+    def variance(self) -> Float[Tensor, "replicas rows targets"]:
+        """Of the expected target between draws: the epistemic one."""
+        return self.outputs.var(0, correction=0)
+
+    def rmse(self, y: Float[Tensor, "replicas rows targets"]) -> Float[Tensor, " replicas"]:
+        """Of the mean."""
+        return (self.mean - y).square().mean((-2, -1)).sqrt()
+
+    def log_likelihood(self, y: Float[Tensor, "replicas rows targets"]) -> Float[Tensor, " replicas"]:
+        """``mean log (1/S) Σ_s N(y; f_s, 1/E[τ])``."""
+        log_std = -0.5 * self.noise.precision.log()
+        densities = normal_log_prob(y - self.outputs, log_std)
+        return (densities.logsumexp(0) - math.log(len(densities))).mean(-1)
+
+    def of(self, replica: int) -> Predictive:
+        """One replica's, as `br.predict` would return it."""
+        likelihood = GaussianGammaNoise(*(each[replica].reshape(()) for each in (self.noise.shape, self.noise.rate)))
+        return Predictive(self.outputs[:, replica], likelihood)
+
+
+def _with_ones(x: Tensor) -> Tensor:
+    return F.pad(x, (0, 1), value=1.0)
+
+
+def _dims(each: Tensor, event_dim: int) -> Tensor:
+    """One number for each replica against events of so many dimensions."""
+    return each.reshape(-1, *(1,) * event_dim)
