@@ -64,9 +64,8 @@ class PriceOptimizer(PosteriorOptimizer):
                 if not isinstance(rule, PriceRule) or rule.taps or all(p.grad is None for p in own.values()):
                     continue
                 mean, drawn = self.mean(group), group.event({key: p.detach() for key, p in own.items()})
-                gradient = group.event(
-                    {key: torch.zeros_like(p) if p.grad is None else p.grad for key, p in own.items()}
-                )
+                gradients = {key: torch.zeros_like(p) if p.grad is None else p.grad for key, p in own.items()}
+                gradient = group.event(gradients).to(mean) / loss_scale
                 deviation, damping = (drawn.to(mean) - mean) / self.scale, self.priors.term(name).damping
                 found = rule.at_draw(self.states[name], gradient, deviation, damping)
                 self._block.add_curvature(name, found, 1)

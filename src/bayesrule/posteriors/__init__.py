@@ -21,6 +21,7 @@ from bayesrule.posteriors.output_noise import OutputNoise
 from bayesrule.posteriors.parts import Part
 from bayesrule.posteriors.point import Point, PointPosterior
 from bayesrule.posteriors.posterior import Posterior
+from bayesrule.posteriors.projection import Projection, project
 from bayesrule.posteriors.restricted import RestrictedCovariance
 from bayesrule.posteriors.variational import Variational
 
@@ -50,6 +51,8 @@ __all__ = [
     "Point",
     "PointPosterior",
     "Posterior",
+    "Projection",
     "RestrictedCovariance",
     "Variational",
+    "project",
 ]

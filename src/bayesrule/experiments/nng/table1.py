@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from bayesrule.experiments.experiment import Experiment
 from bayesrule.experiments.nng import regression
 from bayesrule.experiments.nng.claims import no_split_above, none_diverges, reaches, wins
 from bayesrule.experiments.nng.data import known_sets
-from bayesrule.experiments.nng.published import published
 from bayesrule.experiments.nng.regression import PLAIN, QUICK_SETS, VALIDATED, WEAK
 
 SPLITS = 20
@@ -40,5 +41,5 @@ TABLE1 = Experiment(
         wins(VALIDATED, ("bbb", "noisy-adam"), QUICK_SETS, 17, SPLITS),
         none_diverges(),
     ),
-    published=published("table1"),
+    published=Path(__file__).with_name("published") / "table1.json",
 )  # fmt: skip
