@@ -43,13 +43,15 @@ def test_the_examples_of_the_help_run(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     wine = builtin("wine")
     write(wine.frame.drop(columns=wine.target), tmp_path / "new.csv")
-    for command in ("fit", "predict", "compress"):
+    for command in ("fit", "predict", "compress", "prune"):
         shown = bayesrule(command, "--help").said
         (example,) = re.findall(r"Example: bayesrule (.+)", shown)
         ran = bayesrule(*shlex.split(example))
         assert ran.code == 0, ran
     assert len(pd.read_csv("predictions.csv")) == len(wine.frame)
     assert TabularModel.load("small-wine").info["compressed_to_rank"] == 1
+    fitted, pruned = (TabularModel.load(folder).info["parameters"] for folder in ("my-wine", "pruned-wine"))
+    assert pruned <= fitted
 
 
 def test_fit_says_what_it_recognised_and_how_it_went(fitted: Path) -> None:

@@ -103,7 +103,7 @@ class OneByOne:
 # Draws of a block-tridiagonal posterior are turned by its eigenvectors, which are arbitrary where eigenvalues coincide:
 # gradients of more units than there are outputs have coinciding zeros.
 @pytest.mark.parametrize(
-    "name, hidden, targets",
+    ("name", "hidden", "targets"),
     [(name, (3, 3) if name == "block-tridiagonal" else (4, 3), 3) for name in KINDS] + [("kfac", (4,), 1)],
 )
 def test_equal_to_the_optimizers(

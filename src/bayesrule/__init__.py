@@ -6,9 +6,19 @@ from typing import TYPE_CHECKING
 from bayesrule import contractions, errors, estimators, expfam, likelihoods, metrics, optim, priors
 from bayesrule.compress import compress, explained_variance
 from bayesrule.estimators import Auto, Flipout, LocalReparam, Mean, WeightSample
+from bayesrule.inference import laplace
 from bayesrule.likelihoods import Bernoulli, Categorical, Gaussian, GaussianMixture, HeteroscedasticGaussian, Poisson
 from bayesrule.nn import NegativeELBO, annealing, bayesianize, kl, mean_module, posteriors, save
-from bayesrule.posteriors import ClippedLowRank, Diagonal, Full, KTied, MatrixNormal, MatrixNormalDiagonal, Point
+from bayesrule.posteriors import (
+    ClippedLowRank,
+    Diagonal,
+    Full,
+    KTied,
+    MatrixNormal,
+    MatrixNormalDiagonal,
+    Point,
+    project,
+)
 from bayesrule.predict import Predictive, predict
 from bayesrule.priors import ARD, GroupARD, HeNormal, LearnedNormal, Normal
 from bayesrule.prune import prune
@@ -60,6 +70,7 @@ __all__ = [
     "explained_variance",
     "fit",
     "kl",
+    "laplace",
     "likelihoods",
     "load",
     "mean_module",
@@ -68,6 +79,7 @@ __all__ = [
     "posteriors",
     "predict",
     "priors",
+    "project",
     "prune",
     "save",
 ]

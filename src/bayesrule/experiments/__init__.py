@@ -10,6 +10,7 @@ from bayesrule.experiments.experiment import PRESETS, Claim, Experiment, Preset,
 from bayesrule.experiments.exploration import FIGURE2
 from bayesrule.experiments.ktied import KTIED
 from bayesrule.experiments.mn import MATRIX_NORMAL
+from bayesrule.experiments.nng import NOISY_NATURAL_GRADIENT
 from bayesrule.experiments.rows import Row
 from bayesrule.experiments.running import Request, reproduce
 from bayesrule.experiments.tabular import TABULAR
@@ -23,6 +24,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         *MATRIX_NORMAL,
         *BLR,
         *KTIED,
+        *NOISY_NATURAL_GRADIENT,
         FIGURE2,
     )
 }  # fmt: skip

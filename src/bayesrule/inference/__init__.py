@@ -14,6 +14,8 @@ from bayesrule.inference.gaussian_process import (
 from bayesrule.inference.glm import Likelihood, LogisticLikelihood, PoissonLikelihood, glm
 from bayesrule.inference.hidden_markov import hidden_markov
 from bayesrule.inference.hmc import HMC, Diagnostics, hmc
+from bayesrule.inference.laplace import Laplace, laplace
+from bayesrule.inference.laplace_linear import LinearizedLaplace, OutputLaw
 from bayesrule.inference.latent_factors import factor_posterior
 from bayesrule.inference.linear_regression import linear_regression, ridge
 from bayesrule.inference.mc_dropout import MCDropout
@@ -30,10 +32,13 @@ __all__ = [
     "Factor",
     "Fit",
     "Kernel",
+    "Laplace",
     "Likelihood",
+    "LinearizedLaplace",
     "LogisticLikelihood",
     "MCDropout",
     "Model",
+    "OutputLaw",
     "PoissonLikelihood",
     "SampledNetwork",
     "StateSpace",
@@ -50,6 +55,7 @@ __all__ = [
     "hidden_markov",
     "hmc",
     "is_rising",
+    "laplace",
     "linear_regression",
     "local_step",
     "ridge",

@@ -112,8 +112,9 @@ class BayesBiNN(BinaryOptimizer):
 
 
 def half_logistic(normal: Tensor) -> Tensor:
-    """``δ = ½ log(u/(1−u))`` for the uniform ``u = Φ(ε)`` of standard normal noise   [Eq. 50]."""
-    return 0.5 * (torch.special.log_ndtr(normal) - torch.special.log_ndtr(-normal))
+    """``δ = ½ log(u/(1−u))`` for the uniform ``u = Φ(ε)`` of standard normal noise   [Eq. 50], also in the tails."""
+    tail = 0.5 * torch.special.erfc(normal.abs() * math.sqrt(0.5))
+    return 0.5 * normal.sign() * (torch.log1p(-tail) - tail.log())
 
 
 def _log_sech_square(x: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ class Projection:
         entries = self.posterior.event_shape.numel()
         low, high = self.std_ratios
         return (
-            f"{self.posterior.structure}: KL(q‖p) = {float(self.kl):.4g} nats, KL(p‖q) = {float(self.kl_from):.4g} nats "
+            f"{self.posterior.structure}: KL(q‖p) = {float(self.kl):.4g}, KL(p‖q) = {float(self.kl_from):.4g} nats "
             f"over {entries:,} entries; standard deviations × {low:.3g} … {high:.3g}"
         )
 
@@ -92,6 +92,8 @@ def _nearest(source: CovarianceOperator, onto: Family | str, by: By) -> Covarian
             "This family is one of matrices", got=f"an event of shape {tuple(source.event_shape)}",
             remedy="Use posterior.marginal(name), or Diagonal or Full.",
         )  # fmt: skip
+    if isinstance(onto, KTied) and isinstance(source, KTiedCovariance) and source.fan_in_factor.shape[-1] <= onto.rank:
+        return source
     if isinstance(onto, KTied):
         factors = (
             nearest_in_kl(precision_diagonal(source), onto.rank) if by == "kl"

@@ -7,17 +7,20 @@ from bayesrule.train.captured import Captured, CapturedStep
 from bayesrule.train.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
 from bayesrule.train.divergence import TrainingDiverged
 from bayesrule.train.fit import Fitted, fit
+from bayesrule.train.gradient_snr import SNR, GradientSNR, gradient_snr
 from bayesrule.train.history import Epoch
 from bayesrule.train.loading import load
 from bayesrule.train.loop import Loop, TrainingInterrupted
 
 __all__ = [
+    "SNR",
     "Acquisition",
     "Captured",
     "CapturedStep",
     "CheckpointError",
     "Epoch",
     "Fitted",
+    "GradientSNR",
     "Learner",
     "Loop",
     "Rounds",
@@ -27,6 +30,7 @@ __all__ = [
     "acquire",
     "active_learning",
     "fit",
+    "gradient_snr",
     "load",
     "read_checkpoint",
     "write_checkpoint",

@@ -135,20 +135,23 @@ class Replicas:
     def posteriors(self) -> list[GaussianPosterior]:
         """By group, with the replicas as their batch."""
         program = self.program
-        scale = program.scale.square().reshape(-1, 1, 1)  # against matrices, which the factors of a vector event are too
+        scale = program.scale.square().reshape(
+            -1, 1, 1
+        )  # against matrices, which the factors of a vector event are too
         parts = zip(self.state.means, self.state.states, strict=True)
-        return [program.rule.posterior(mean, own, program.prior.damping, scale) for mean, own in parts]
+        gamma = program.prior.damping
+        return [GaussianPosterior(mean, program.rule.covariance(own, gamma, scale)) for mean, own in parts]
 
     def kl(self) -> Float[Tensor, " replicas"]:
         """``KL(q(w) ‖ p(w)) = ½[(tr Σ + |μ|²)/η² − log det Σ + d log η² − d]`` of each."""
         variance = self.prior_std.square().flatten()
-        one, total = self._like.new_ones(()), 0.0
+        one, total = self._like.new_ones(()), torch.zeros_like(variance)
         for each in self.posteriors():
             squares = each.mean.square().flatten(1)
             size = squares.shape[1]
             fit = (each.covariance.trace(one) + squares.sum(1)) / variance - each.covariance.logdet()
             total = total + 0.5 * (fit + size * variance.log() - size)
-        return torch.as_tensor(total)
+        return total
 
     @property
     def limited(self) -> Tensor:

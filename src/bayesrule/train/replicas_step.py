@@ -118,8 +118,7 @@ def _curvatures(
     if not stats:
         return [None] * len(state.states)
     layers = [
-        Tapped(x.unsqueeze(-2), g[..., 1:, :, None, :], x.shape[-2])
-        for x, g in zip(passed.inputs, pulled, strict=True)
+        Tapped(x.unsqueeze(-2), g[..., 1:, :, None, :], x.shape[-2]) for x, g in zip(passed.inputs, pulled, strict=True)
     ]
     grouped = [layers] if program.layout.joint else [[layer] for layer in layers]
     return [program.rule.curvature(own, seen) for own, seen in zip(state.states, grouped, strict=True)]

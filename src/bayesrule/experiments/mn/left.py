@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -14,15 +13,14 @@ from torch import Tensor, nn
 from bayesrule.linalg import MatrixView
 from bayesrule.nn import BayesianModule, mean_module
 from bayesrule.posteriors import GaussianPosterior, Posterior
+from bayesrule.prune.masks import THRESHOLD, log_noise
 
-THRESHOLD = 3.0
-"""A weight is noise where ``log(s/M²)`` exceeds this."""
 Whole = Literal["weight", "row", "column"]
 
 
 def kept(posterior: Posterior, whole: Whole = "weight", threshold: float = THRESHOLD) -> Bool[Tensor, "fan_in fan_out"]:
     """Weights whose mean is not drowned in noise, ``log(s/M²) ≤ threshold``; or all of each row or column with one."""
-    mask = posterior.variance <= math.exp(threshold) * posterior.mean.square()
+    mask = log_noise(posterior.variance, posterior.mean, posterior.parts[0].name) <= threshold
     if whole == "weight":
         return mask
     return mask.any(-1 if whole == "row" else -2, keepdim=True).expand_as(mask)

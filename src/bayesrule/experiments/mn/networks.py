@@ -45,6 +45,7 @@ def _blocks(channels: int, widths: Sequence[Sequence[int]]) -> list[nn.Module]:
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "fc": fully_connected,
+    "fc512": lambda: fully_connected(hidden=(512, 512)),
     "cnn": convolutional,
     "vgg": vgg,
     "vgg4x": lambda: vgg(20),

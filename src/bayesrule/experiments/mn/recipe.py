@@ -14,7 +14,7 @@ from bayesrule.experiments.mn.networks import NETWORKS, he_start
 from bayesrule.likelihoods import Categorical
 from bayesrule.nn import BayesianModule, bayesianize
 from bayesrule.nn.annealing import Annealing, Exponential, LinearOverEpochs
-from bayesrule.posteriors import Diagonal, Family, MatrixNormal, MatrixNormalDiagonal
+from bayesrule.posteriors import Diagonal, Family, MatrixNormal, MatrixNormalDiagonal, Point
 from bayesrule.priors import ARD, GroupARD, LearnedNormal, Prior
 
 GROUP_ITERATIONS = 5
@@ -33,7 +33,9 @@ METHODS = ("diag", "mn", "mn-free", "mn-kronecker")
 
 
 def family(method: str, init_std: float) -> Family:
-    """The posterior family of a method."""
+    """The posterior family of a method, or of ``"point"``: an ordinary network, to compare with."""
+    if method == "point":
+        return Point()
     if method == "diag":
         return Diagonal(init_std)
     if method == "mn":
@@ -50,7 +52,7 @@ class Recipe:
     Attributes:
         network: One of `NETWORKS`.
         dataset: What it is trained on.
-        method: One of `METHODS`.
+        method: One of `METHODS`, or ``"point"``.
         prior: One of `PRIORS`.
         epochs: Passes over the training data.
         lr: Of Adam at the start; it falls to zero along a cosine.

@@ -57,11 +57,16 @@ def elbo(replicas: Replicas, samples: int) -> Float[Tensor, " replicas"]:
     stream, program = replicas.stream, replicas.program
     residuals = replicas.predict(stream.x[..., :-1], samples).outputs - stream.y
     squares = residuals.square().mean(0).sum(-1).mean(-1).double()
-    laws = [GammaPrecision(*(each.flatten().double() for each in (law.shape, law.rate)))
-            for law in (replicas.state.noise, program.noise_prior)]  # fmt: skip
     targets = stream.y.shape[-1]
-    expected = 0.5 * (targets * (laws[0].mean_log - math.log(2 * math.pi)) - laws[0].mean * squares)
-    return expected - (replicas.kl().double() + laws[0].kl(laws[1])) / program.n_data
+    found = []
+    for number, kl in enumerate(replicas.kl().double()):
+        own, prior = (
+            GammaPrecision(law.shape[number, 0, 0], law.rate[number, 0, 0])
+            for law in (replicas.state.noise, program.noise_prior)
+        )
+        expected = 0.5 * (targets * (own.mean_log - math.log(2 * math.pi)) - own.mean * squares[number])
+        found.append(expected - (kl + own.kl(prior)) / program.n_data)
+    return torch.stack(found)
 
 
 def run(context: Context) -> list[Row]:

@@ -61,7 +61,8 @@ class Setting:
 
     def changed(self, changes: Mapping[str, Any]) -> Setting:
         """A copy; tuples may come as the lists that JSON makes of them."""
-        return replace(self, **{name: tuple(v) if isinstance(v, list) else v for name, v in changes.items()})
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in changes.items()}
+        return replace(self, **values)
 
 
 def rule_of(setting: Setting) -> Rule:

@@ -81,15 +81,17 @@ def _cell(context: Context, table: Table, data: Stacked, method: str, variant: s
 def _rows(
     dataset: str, method: str, variant: str, cell: Mapping[str, float], reference: Mapping[str, float] | None
 ) -> list[Row]:
-    named = {"dataset": dataset, "method": method, "variant": variant}
-    rows = [Row.over(by_split(cell, metric), metric=metric, **named) for metric in SCORES]
+    def of(metric: str, value: float) -> Row:
+        return Row(dataset, method, variant, metric, value, None, len(errors))
+
     errors = by_split(cell, "rmse")
-    rows.append(Row(metric="rmse_worst", value=max(errors), sem=None, n=len(errors), **named))
+    rows = [
+        Row.over(by_split(cell, metric), dataset=dataset, method=method, variant=variant, metric=metric)
+        for metric in SCORES
+    ]
+    rows.append(of("rmse_worst", max(errors)))
     if reference is not None:
         for metric, sign in SCORES.items():
             pairs = zip(by_split(cell, metric), by_split(reference, metric), strict=True)
-            behind = sum(sign * own < sign * theirs for own, theirs in pairs)
-            rows.append(
-                Row(metric=f"{metric}_behind_kfac", value=float(behind), sem=None, n=len(errors), **named)
-            )  # fmt: skip
+            rows.append(of(f"{metric}_behind_kfac", float(sum(sign * own < sign * theirs for own, theirs in pairs))))
     return rows

@@ -67,7 +67,7 @@ def _rows(dataset: str, method: str, found: Mapping[str, Mapping[str, list[float
     for point, cell in found.items():
         named = {"dataset": dataset, "method": method, "variant": point}
         rows += [Row.over(cell[name], metric=f"valid_{name}", **named) for name in ("log_likelihood", "rmse")]
-        rows.append(Row(metric="chosen", value=float(point == best), sem=None, n=len(cell["rmse"]), **named))
+        rows.append(Row(dataset, method, point, "chosen", float(point == best), None, len(cell["rmse"])))
     return rows
 
 

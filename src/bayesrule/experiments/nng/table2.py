@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -39,16 +40,14 @@ def run(context: Context) -> list[Row]:
             if learner == "hmc" and importlib.util.find_spec("numpyro") is None:
                 context.skipped.append(f"{method} on {table.name}: {MISSING}")
                 continue
-            cell = context.cell(
-                table.name, method,
-                compute=lambda table=table, learner=learner, way=way: as_cell(
-                    _by_hmc(context, table, WAYS[way]) if learner == "hmc" else
-                    _by_replicas(context, table, learner, WAYS[way])
-                ),
-            )  # fmt: skip
+            cell = context.cell(table.name, method, compute=partial(_measured, context, table, learner, WAYS[way]))
             rows += [Row.over(by_split(cell, metric), dataset=table.name, method=method, variant="", metric=metric)
                      for metric in METRICS]  # fmt: skip
     return rows
+
+
+def _measured(context: Context, table: Table, learner: str, how: How) -> dict[str, float]:
+    return as_cell(_by_hmc(context, table, how) if learner == "hmc" else _by_replicas(context, table, learner, how))
 
 
 def _by_replicas(context: Context, table: Table, learner: str, how: How) -> dict[str, list[float]]:
