@@ -50,8 +50,7 @@ def test_the_examples_of_the_help_run(tmp_path: Path, monkeypatch: pytest.Monkey
         assert ran.code == 0, ran
     assert len(pd.read_csv("predictions.csv")) == len(wine.frame)
     assert TabularModel.load("small-wine").info["compressed_to_rank"] == 1
-    fitted, pruned = (TabularModel.load(folder).info["parameters"] for folder in ("my-wine", "pruned-wine"))
-    assert pruned <= fitted
+    assert TabularModel.load("pruned-wine").info["weights_left"] > 0
 
 
 def test_fit_says_what_it_recognised_and_how_it_went(fitted: Path) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import bayesrule as br
 from bayesrule.experiments import EXPERIMENTS, Request, Row, reproduce
 from bayesrule.experiments.mn.export import EXPORT, METRICS, difference, exported
 from bayesrule.experiments.mn.networks import fully_connected
+from bayesrule.experiments.mn.ordinary import train_ordinary
 from bayesrule.experiments.mn.recipe import Recipe
+from bayesrule.experiments.mn.training import examples
 from prune_networks import masked_by_hand, model
 
 INPUTS, HIDDEN, CLASSES = 12, (9, 8), 4
@@ -69,11 +73,19 @@ def test_the_difference_is_the_largest_of_all_batches() -> None:
     assert difference(nn.Identity(), nn.ReLU(), x) == 0.0
 
 
-def test_an_ordinary_network_starts_where_the_others_do() -> None:
-    plain, diagonal = (Recipe("fc512", "mnist", method, "group", 1, seed=3).build() for method in ("point", "diag"))
-    assert br.kl(plain).item() == 0
-    first, second = br.mean_module(plain).state_dict(), br.mean_module(diagonal).state_dict()
-    assert all(torch.equal(first[name], second[name]) for name in second)
+def test_an_ordinary_network_starts_where_the_others_do_and_learns() -> None:
+    recipe = Recipe("fc512", "mnist", "diag", "group", 10, seed=3, synthetic=64, batch_size=8)
+    data = examples(recipe, None, torch.device("cpu"))
+    start = br.mean_module(recipe.build())
+    state = torch.get_rng_state()
+    untrained = train_ordinary(replace(recipe, epochs=0), data)
+    for (name, found), expected in zip(untrained.named_parameters(), start.parameters(), strict=True):
+        assert torch.equal(found, expected), name
+    first, again = train_ordinary(recipe, data), train_ordinary(recipe, data)
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(map(torch.equal, first.parameters(), again.parameters()))
+    losses = [F.cross_entropy(net(data.train_x), data.train_y).item() for net in (untrained, first)]
+    assert losses[1] < 0.2 * losses[0]
 
 
 @pytest.mark.parametrize("method", ["diag", "mn"])

@@ -20,7 +20,7 @@ from bayesrule.optim.noisy_full import NoisyFullRule
 from bayesrule.optim.noisy_kfac import NoisyKFACRule
 from bayesrule.train.replicas import Replicas
 from bayesrule.train.replicas_backprop import BayesByBackpropRule
-from bayesrule.train.replicas_noise import Batch
+from bayesrule.train.replicas_noise import Batch, Stream
 
 KINDS = {
     "adam": (NoisyAdamRule(), br.optim.NoisyAdam, {}),
@@ -205,6 +205,23 @@ def test_kl_is_that_of_dense_normals(name: str) -> None:
     torch.testing.assert_close(replicas.kl(), total, rtol=1e-8, atol=0)
 
 
+def test_quiet_steps_take_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many steps as there are in an epoch, and then the draws of everybody."""
+    x, y = problem()
+    quiet = trained(NoisyKFACRule(), x, y, epochs=2, quiet_steps=4)
+    original = Stream._block
+
+    def silenced(stream: Stream, block: int) -> tuple[Tensor, Tensor, Tensor]:
+        orders, weights, targets = original(stream, block)
+        weights[:, 0] = 0
+        return orders, weights, targets
+
+    monkeypatch.setattr(Stream, "_block", silenced)
+    for one, other in zip(quiet.state.means, trained(NoisyKFACRule(), x, y, epochs=2).state.means, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    assert float(quiet.predict(x, samples=3).variance.min()) > 0
+
+
 def test_every_epoch_has_every_row_once() -> None:
     x, y = problem()
     replicas = trained(NoisyAdamRule(), x, y, epochs=2)
@@ -223,6 +240,8 @@ def test_refusals() -> None:
         Replicas(x, y, NoisyKFACRule(), seeds=[0])
     with pytest.raises(ShapeMismatch, match="one for each of 2 replicas"):
         Replicas(x, y, NoisyKFACRule(), seeds=range(2), lr=[0.1, 0.2, 0.3])
+    with pytest.raises(NotImplementedError, match="noise alone"):
+        Replicas(x, y, BayesByBackpropRule(), seeds=range(2), quiet_steps=1)
     broken = y.clone()
     broken[1, 0] = torch.inf
     with pytest.raises(ValueError, match=r"seeds \[1\]"):

@@ -9,7 +9,6 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
 from bayesrule.curvature import (
     Fisher,
@@ -29,7 +28,7 @@ from bayesrule.inference.laplace_curvature import (
     KroneckerGatherer,
 )
 from bayesrule.inference.laplace_evidence import best_precision, log_evidence
-from bayesrule.inference.laplace_linear import LinearizedLaplace, OutputLaw, as_event, output_law
+from bayesrule.inference.laplace_linear import LinearizedLaplace, OutputLaw, as_event, output_law, takes_batches
 from bayesrule.likelihoods import Likelihood
 from bayesrule.posteriors import GaussianPosterior, Part
 from bayesrule.random import FromGenerator, keyed_generator
@@ -79,8 +78,7 @@ class Laplace:
     @property
     def batchable(self) -> bool:
         """Whether the network is free of convolutions and recurrent layers, which take batches of weights badly."""
-        unfit = (_ConvNd, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
-        return not any(isinstance(module, unfit) for module in self.net.modules())
+        return takes_batches(self.net)
 
     def default_likelihood(self) -> Likelihood:
         """The one given."""
@@ -169,7 +167,9 @@ def laplace(
         raise InvalidArgument("The network has no trainable nn.Linear or nn.Conv2d that could have a posterior")
     if structure == "last-layer":
         found = found[-1:]
-    grouped = [tuple(found)] if structure == "full" and len(found) > 1 else [(layer,) for layer in found]
+    grouped: list[tuple[Layer, ...]] = (
+        [tuple(found)] if structure == "full" and len(found) > 1 else [(layer,) for layer in found]
+    )
     gatherers = {layers[0].name: _gatherer(structure, layers, rank) for layers in grouped}
     log_likelihood, n_data = _gather(net, found, grouped, gatherers, loader, likelihood, fisher, seed)
     own = dict(net.named_parameters())

@@ -76,7 +76,7 @@ class FullCurvature(DataCurvature):
 
     def covariance(self, precision: Tensor) -> FullCovariance:
         """``(H + δI)⁻¹`` by its Cholesky factor."""
-        matrix = (self.basis / (self.spectrum + precision)) @ self.basis.mT
+        matrix = (self.basis / (self.spectrum.flatten() + precision)) @ self.basis.mT
         return FullCovariance(torch.linalg.cholesky((matrix + matrix.mT) / 2), tuple(self.spectrum.shape))
 
 

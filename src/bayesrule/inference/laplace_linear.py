@@ -10,10 +10,17 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from bayesrule.errors import Unsupported
 from bayesrule.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from bayesrule.posteriors import GaussianPosterior, Part
+
+
+def takes_batches(net: nn.Module) -> bool:
+    """Whether a network has no layers that take batches of weights badly."""
+    unfit = (_ConvNd, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
+    return not any(isinstance(module, unfit) for module in net.modules())
 
 
 @dataclass(frozen=True)
@@ -74,8 +81,8 @@ class LinearizedLaplace:
 
     @property
     def batchable(self) -> bool:
-        """Draws are mapped one after another."""
-        return False
+        """Whether the network is free of convolutions and recurrent layers, which take batches of weights badly."""
+        return takes_batches(self.net)
 
     def default_likelihood(self) -> Likelihood:
         """The one given."""
@@ -86,15 +93,17 @@ class LinearizedLaplace:
         return self.held
 
     def at(self, draws: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Tensor:
-        """Outputs and their derivative along ``w − w*``, in one forward pass."""
+        """Outputs and their derivative along ``w − w*``: the derivative, in u, of ``uᵀJ``."""
         trained = {name: parameter for name, parameter in self.net.named_parameters() if name in draws}
         along = {name: draws[name] - trained[name] for name in trained}
 
         def outputs(weights: dict[str, Tensor]) -> Tensor:
             return torch.func.functional_call(self.net, weights, args, kwargs)
 
-        value, slope = torch.func.jvp(outputs, (trained,), (along,))
-        return value + slope
+        # Reverse mode twice: forward mode has no rule for some layers, and warns when it is first used.
+        value, pull = torch.func.vjp(outputs, trained)  # type: ignore[misc]
+        _, push = torch.func.vjp(lambda cotangent: pull(cotangent)[0], torch.zeros_like(value))  # type: ignore[misc]
+        return value + push(along)[0]
 
 
 @torch.no_grad()

@@ -30,9 +30,9 @@ class BayesBiNNState(BinaryState):
 class BayesBiNNRule(BinaryRule):
     """Eq. 52; see `BayesBiNN` for the hyper-parameters."""
 
-    temperature: float = 1.0
-    momentum: float = 0.9
-    init_natural: float = 1.0
+    temperature: float = 1e-10
+    momentum: float = 0.99
+    init_natural: float = 10.0
     eps: float = 1e-10
 
     def __post_init__(self) -> None:
@@ -88,7 +88,8 @@ class BayesBiNN(BinaryOptimizer):
         model: The network; normalise after its binary layers (`nn.BatchNorm1d`, …).
         n_data: N, the number of training examples.
         lr: ρ.
-        temperature: τ of the relaxation.
+        temperature: τ of the relaxation. At the default, of Meng et al. (2020) as the others are, draws are ±1 and ε
+            alone makes the slope, ``s = 1/(1 − tanh²λ + ε)``.
         momentum: Decay of the gradient's average.
         init_natural: Size of λ at the start; the signs are those of the network's weights.
         eps: What keeps s finite where a weight is all but certain; 0 for the equation as printed.
@@ -100,10 +101,10 @@ class BayesBiNN(BinaryOptimizer):
         model: nn.Module,
         *,
         n_data: int,
-        lr: float = 1e-3,
-        temperature: float = 1.0,
-        momentum: float = 0.9,
-        init_natural: float = 1.0,
+        lr: float = 3e-4,
+        temperature: float = 1e-10,
+        momentum: float = 0.99,
+        init_natural: float = 10.0,
         eps: float = 1e-10,
         **options: Any,
     ) -> None:

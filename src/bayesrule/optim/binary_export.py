@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from bayesrule.errors import InvalidArgument
 from bayesrule.optim.binary import BinaryOptimizer
+from bayesrule.optim.shell import PosteriorOptimizer
 
 BITS, SHAPE, OTHER = "bits:", "shape:", "other:"
 
@@ -77,7 +78,7 @@ class PackedNetwork:
         return cls(of(BITS), shapes, of(OTHER))
 
 
-def pack_binary(optimizer: BinaryOptimizer) -> PackedNetwork:
+def pack_binary(optimizer: PosteriorOptimizer) -> PackedNetwork:
     """The most probable network of a `BayesBiNN` or `STE`, ``sign λ``, at one bit for each binary weight."""
     if not isinstance(optimizer, BinaryOptimizer):
         raise InvalidArgument(

@@ -122,7 +122,7 @@ def _matrix_normal(source: CovarianceOperator, by: By) -> MatrixNormalCovariance
         bases = orthogonal.fan_in_basis, orthogonal.fan_out_basis
         factors = [(basis * values) @ basis.mT for basis, values in zip(bases, (rows, columns), strict=True)]
     else:
-        factors = list(nearest_factors(dense(source), tuple(source.event_shape), by))
+        factors = list(nearest_factors(dense(source), _matrix_shape(source), by))
     return MatrixNormalCovariance(*(torch.linalg.cholesky(factor) for factor in factors))
 
 
@@ -135,12 +135,17 @@ def _kronecker(source: CovarianceOperator, by: By) -> CovarianceOperator:
                            for size in source.event_shape)  # fmt: skip
         return EigenKroneckerCovariance(fan_in, fan_out, source.diagonal())
     whole = dense(source)
-    left, right = (torch.linalg.eigh(factor)[1] for factor in nearest_factors(whole, tuple(source.event_shape), by))
+    left, right = (torch.linalg.eigh(factor)[1] for factor in nearest_factors(whole, _matrix_shape(source), by))
     if by == "kl":
         return EigenKroneckerCovariance(
             left, right, rotated_diagonal(torch.linalg.inv(whole), left, right).reciprocal()
         )
     return EigenKroneckerCovariance(left, right, rotated_diagonal(whole, left, right))
+
+
+def _matrix_shape(source: CovarianceOperator) -> tuple[int, int]:
+    fan_in, fan_out = source.event_shape
+    return fan_in, fan_out
 
 
 def _orthogonal(source: CovarianceOperator) -> EigenKroneckerCovariance | None:

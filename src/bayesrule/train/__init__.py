@@ -11,6 +11,7 @@ from bayesrule.train.gradient_snr import SNR, GradientSNR, gradient_snr
 from bayesrule.train.history import Epoch
 from bayesrule.train.loading import load
 from bayesrule.train.loop import Loop, TrainingInterrupted
+from bayesrule.train.replicas import ReplicaPredictive, Replicas
 
 __all__ = [
     "SNR",
@@ -23,6 +24,8 @@ __all__ = [
     "GradientSNR",
     "Learner",
     "Loop",
+    "ReplicaPredictive",
+    "Replicas",
     "Rounds",
     "TensorBatches",
     "TrainingDiverged",

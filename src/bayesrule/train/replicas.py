@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from bayesrule.errors import InvalidArgument, ShapeMismatch
+from bayesrule.errors import InvalidArgument, ShapeMismatch, Unsupported
 from bayesrule.likelihoods import GaussianGammaNoise
 from bayesrule.likelihoods.normal_density import normal_log_prob
 from bayesrule.optim.rule import PriorTerm, Rule
@@ -46,6 +46,8 @@ class Replicas:
         batch_size: Rows of a step.
         T_stats: Steps between curvatures.
         T_inv: Steps between inverses.
+        quiet_steps: Steps at the start that take the mean for a draw. An average of curvatures settles in about 1/β
+            steps. Until then the posterior is wider than it should be, and the draws switch units off for good.
 
     Example:
         >>> import torch
@@ -73,6 +75,7 @@ class Replicas:
         batch_size: int = 10,
         T_stats: int = 1,
         T_inv: int = 10,
+        quiet_steps: int = 0,
     ) -> None:
         if x.ndim != 3 or y.ndim != 3 or x.shape[:2] != y.shape[:2] or len(seeds) != len(x):
             raise ShapeMismatch(
@@ -85,12 +88,14 @@ class Replicas:
         unit = self._each("kl_weight", kl_weight, 3) / n
         self.prior_std = self._each("prior_std", prior_std, 3)
         if isinstance(rule, BayesByBackpropRule):
+            if quiet_steps:
+                raise Unsupported("Bayes by backprop learns from its noise alone", got=f"quiet_steps={quiet_steps}")
             rule = replace(rule, scale=unit)
         across = layout.event_dim
         self.lr = self._each("lr", lr, 1 + across)
         self.program = Program(
             layout, rule, PriorTerm(_dims(unit / self.prior_std**2, across)), _dims(unit**0.5, across), n,
-            Noise(*(self._each("noise_prior", each, 3) for each in noise_prior)), noise_lr, T_stats, T_inv,
+            Noise(*(self._each("noise_prior", each, 3) for each in noise_prior)), noise_lr, T_stats, T_inv, quiet_steps,
         )  # fmt: skip
         self.seeds = tuple(seeds)
         self.stream = Stream(_with_ones(x), y, self.seeds, batch_size, sum(layout.sizes))

@@ -43,6 +43,7 @@ class Program:
         noise_lr: Weight of the newest batch in q(τ).
         T_stats: Steps between curvatures.
         T_inv: Steps between inverses.
+        quiet_steps: Steps at the start that take the mean for a draw.
     """
 
     layout: Layout
@@ -54,6 +55,7 @@ class Program:
     noise_lr: float
     T_stats: int
     T_inv: int
+    quiet_steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,8 @@ def step(program: Program, state: ReplicaState, batch: Batch, lr: Number) -> Rep
     The loss is the mean of ``½ E[τ] (f − y)²`` over the batch; its curvature is that of targets drawn from the model,
     whose gradient at the outputs is ``−√E[τ] ε``.
     """
-    weights = draw(program, state, batch.weight_noise)
+    quiet = state.steps < program.quiet_steps
+    weights = program.layout.matrices(state.means) if quiet else draw(program, state, batch.weight_noise)
     passed = forward(weights, batch.x)
     residuals, precision = passed.outputs - batch.y, state.noise.precision
     rows = residuals.shape[-2]

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
+from torch import nn
 
 from bayesrule.errors import InvalidArgument
 from bayesrule.estimators import LocalReparam
@@ -14,7 +15,7 @@ from bayesrule.experiments.mn.networks import NETWORKS, he_start
 from bayesrule.likelihoods import Categorical
 from bayesrule.nn import BayesianModule, bayesianize
 from bayesrule.nn.annealing import Annealing, Exponential, LinearOverEpochs
-from bayesrule.posteriors import Diagonal, Family, MatrixNormal, MatrixNormalDiagonal, Point
+from bayesrule.posteriors import Diagonal, Family, MatrixNormal, MatrixNormalDiagonal
 from bayesrule.priors import ARD, GroupARD, LearnedNormal, Prior
 
 GROUP_ITERATIONS = 5
@@ -33,9 +34,7 @@ METHODS = ("diag", "mn", "mn-free", "mn-kronecker")
 
 
 def family(method: str, init_std: float) -> Family:
-    """The posterior family of a method, or of ``"point"``: an ordinary network, to compare with."""
-    if method == "point":
-        return Point()
+    """The posterior family of a method."""
     if method == "diag":
         return Diagonal(init_std)
     if method == "mn":
@@ -52,7 +51,7 @@ class Recipe:
     Attributes:
         network: One of `NETWORKS`.
         dataset: What it is trained on.
-        method: One of `METHODS`, or ``"point"``.
+        method: One of `METHODS`.
         prior: One of `PRIORS`.
         epochs: Passes over the training data.
         lr: Of Adam at the start; it falls to zero along a cosine.
@@ -94,9 +93,13 @@ class Recipe:
             return LinearOverEpochs(epochs, batches_per_epoch)
         return Exponential(max(1, round(epochs * batches_per_epoch)))
 
+    def start(self, generator: torch.Generator) -> nn.Module:
+        """The plain network that training starts from."""
+        return he_start(NETWORKS[self.network](), generator)
+
     def build(self) -> BayesianModule:
         """The untrained model. Biases are point estimates, as the paper's counts of weights leave them out."""
         generator = torch.Generator().manual_seed(self.seed)
-        net = he_start(NETWORKS[self.network](), generator)
+        net = self.start(generator)
         posterior, prior = family(self.method, self.init_std), PRIORS[self.prior]
         return bayesianize(net, posterior, prior, LocalReparam(), Categorical(), bias="point", generator=generator)

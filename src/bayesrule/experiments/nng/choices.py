@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 FILE = Path(__file__).with_name("settings.json")
+SEARCHED = "nng/search, by the mean log-likelihood of validation rows"
 EVERY = "*"
 """The entry for a data set nobody searched on: the point with the least mean loss to each set's best."""
 FIELDS = {"λ": "kl_weight", "lr": "lr", "prior": "prior_std"}
@@ -50,4 +51,4 @@ def with_choices(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         shared = set.intersection(*(set(points) for points in by_set.values()))
         losses = {p: fmean(max(points.values()) - points[p] for points in by_set.values()) for p in sorted(shared)}
         result[EVERY][method] = point_of(min(losses, key=losses.__getitem__))
-    return {"chosen": result}
+    return {"source": SEARCHED, "chosen": result}
