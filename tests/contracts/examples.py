@@ -74,7 +74,7 @@ def exported(base: type) -> list[type]:
     """Concrete classes of a kind that `bayesrule.posteriors` exports."""
     package = importlib.import_module("bayesrule.posteriors")  # `bayesrule.posteriors`, the name, is a function
     classes = (getattr(package, name) for name in package.__all__)
-    return [each for each in classes if issubclass(each, base) and not inspect.isabstract(each)]
+    return [c for c in classes if inspect.isclass(c) and issubclass(c, base) and not inspect.isabstract(c)]
 
 
 def noise(generator: torch.Generator, *shape: int) -> Tensor:
