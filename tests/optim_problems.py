@@ -135,6 +135,8 @@ def make(kind: type[PosteriorOptimizer], net: nn.Module | None = None, **options
     }
     if "likelihood" in options and options["likelihood"] is None:
         defaults["fisher"] = "empirical"
+    if kind is br.optim.BayesBiNN:  # by default its draws are all but certain at the start
+        defaults |= {"temperature": 1.0, "init_natural": 0.5}
     given = {key: value for key, value in {**defaults, **options}.items() if key not in WITHOUT.get(kind, ())}
     return kind(net if net is not None else network(3, 4, 2), **given)
 

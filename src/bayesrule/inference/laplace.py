@@ -167,9 +167,8 @@ def laplace(
         raise InvalidArgument("The network has no trainable nn.Linear or nn.Conv2d that could have a posterior")
     if structure == "last-layer":
         found = found[-1:]
-    grouped: list[tuple[Layer, ...]] = (
-        [tuple(found)] if structure == "full" and len(found) > 1 else [(layer,) for layer in found]
-    )
+    together = structure == "full" and len(found) > 1
+    grouped: list[tuple[Layer, ...]] = [found] if together else [(layer,) for layer in found]
     gatherers = {layers[0].name: _gatherer(structure, layers, rank) for layers in grouped}
     log_likelihood, n_data = _gather(net, found, grouped, gatherers, loader, likelihood, fisher, seed)
     own = dict(net.named_parameters())

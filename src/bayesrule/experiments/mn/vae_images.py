@@ -39,7 +39,7 @@ def draw_images(models: Mapping[str, VAE], x: Tensor, seed: int) -> Figure:
     figure = Figure(figsize=(COUNT * 0.8, len(rows) * 1.05))
     for axis, (label, pixels) in zip(figure.subplots(len(rows), 1), rows.items(), strict=True):
         strip = torch.cat([image.view(SIDE, SIDE) for image in pixels.cpu()], dim=1)
-        axis.imshow(strip, cmap="gray_r", vmin=0, vmax=1)
+        axis.imshow(strip.numpy(), cmap="gray_r", vmin=0, vmax=1)
         axis.set_title(label, fontsize=8, loc="left")
         axis.set_axis_off()
     figure.tight_layout()
