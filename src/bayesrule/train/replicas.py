@@ -47,7 +47,7 @@ class Replicas:
         T_stats: Steps between curvatures.
         T_inv: Steps between inverses.
         quiet_steps: Steps at the start that take the mean for a draw. An average of curvatures settles in about 1/β
-            steps. Until then the posterior is wider than it should be, and the draws switch units off for good.
+            steps; until then the posterior's covariance rests on few examples.
 
     Example:
         >>> import torch
