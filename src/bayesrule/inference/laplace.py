@@ -20,6 +20,7 @@ from bayesrule.curvature import (
     sampled_cotangents,
 )
 from bayesrule.errors import InvalidArgument
+from bayesrule.inference.evaluated_network import EvaluatedNetwork
 from bayesrule.inference.laplace_curvature import (
     DataCurvature,
     DiagonalGatherer,
@@ -28,7 +29,7 @@ from bayesrule.inference.laplace_curvature import (
     KroneckerGatherer,
 )
 from bayesrule.inference.laplace_evidence import best_precision, log_evidence
-from bayesrule.inference.laplace_linear import LinearizedLaplace, OutputLaw, as_event, output_law, takes_batches
+from bayesrule.inference.laplace_linear import LinearizedLaplace, OutputLaw, as_event, output_law
 from bayesrule.likelihoods import Likelihood
 from bayesrule.posteriors import GaussianPosterior, Part
 from bayesrule.random import FromGenerator, keyed_generator
@@ -49,7 +50,7 @@ class LaplaceGroup:
 
 
 @dataclass(frozen=True, eq=False)
-class Laplace:
+class Laplace(EvaluatedNetwork):
     """A trained network with a Gaussian posterior around its weights, as `br.predict` takes it.
 
     Attributes:
@@ -65,24 +66,6 @@ class Laplace:
     groups: dict[str, LaplaceGroup]
     log_likelihood: Tensor
     n_data: int
-
-    @property
-    def training(self) -> bool:
-        """Never."""
-        return False
-
-    def train(self, mode: bool = True) -> Laplace:
-        """Nothing to switch."""
-        return self
-
-    @property
-    def batchable(self) -> bool:
-        """Whether the network is free of convolutions and recurrent layers, which take batches of weights badly."""
-        return takes_batches(self.net)
-
-    def default_likelihood(self) -> Likelihood:
-        """The one given."""
-        return self.likelihood
 
     def posteriors(self) -> dict[str, GaussianPosterior]:
         """``N(w*, (H + δ)⁻¹)``, by group; parameters of other kinds of layers stay points."""

@@ -10,17 +10,11 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
 from bayesrule.errors import Unsupported
+from bayesrule.inference.evaluated_network import EvaluatedNetwork
 from bayesrule.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from bayesrule.posteriors import GaussianPosterior, Part
-
-
-def takes_batches(net: nn.Module) -> bool:
-    """Whether a network has no layers that take batches of weights badly."""
-    unfit = (_ConvNd, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
-    return not any(isinstance(module, unfit) for module in net.modules())
 
 
 @dataclass(frozen=True)
@@ -63,30 +57,12 @@ class OutputLaw:
 
 
 @dataclass(frozen=True, eq=False)
-class LinearizedLaplace:
+class LinearizedLaplace(EvaluatedNetwork):
     """``f(w) = f(w*) + J(w − w*)`` at draws of the weights, as `br.predict` takes it."""
 
     net: nn.Module
     likelihood: Likelihood
     held: dict[str, GaussianPosterior]
-
-    @property
-    def training(self) -> bool:
-        """Never."""
-        return False
-
-    def train(self, mode: bool = True) -> LinearizedLaplace:
-        """Nothing to switch."""
-        return self
-
-    @property
-    def batchable(self) -> bool:
-        """Whether the network is free of convolutions and recurrent layers, which take batches of weights badly."""
-        return takes_batches(self.net)
-
-    def default_likelihood(self) -> Likelihood:
-        """The one given."""
-        return self.likelihood
 
     def posteriors(self) -> dict[str, GaussianPosterior]:
         """Those of the network."""

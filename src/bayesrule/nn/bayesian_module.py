@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
+from bayesrule.contractions.batching import takes_batches
 from bayesrule.errors import InvalidArgument
 from bayesrule.likelihoods import Likelihood
 from bayesrule.nn.conversion import Conversion
@@ -77,8 +77,7 @@ class BayesianModule(nn.Module):
     @property
     def batchable(self) -> bool:
         """Whether the network is free of convolutions and recurrent layers, which take batches of weights badly."""
-        unfit = (_ConvNd, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
-        return not any(isinstance(module, unfit) for module in self.modules())
+        return takes_batches(self)
 
     def posteriors(self) -> dict[str, Posterior]:
         """Posterior values; a group of one parameter has that parameter's name."""

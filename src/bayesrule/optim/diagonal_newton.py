@@ -62,6 +62,10 @@ class DiagonalNewtonRule(Rule):
         """``(λ/N) diag(h + γ)⁻¹``."""
         return DiagonalCovariance((scale / (state.curvature + damping)).sqrt())
 
+    def deviation(self, state: DiagonalNewtonState, noise: Tensor, damping: Tensor) -> Tensor:
+        """``ε / √(h + γ)``."""
+        return noise * (state.curvature + damping).rsqrt()
+
     def update(
         self, mean: Tensor, state: DiagonalNewtonState, message: Message, prior: PriorTerm, *, lr: Number, refresh: bool
     ) -> tuple[Tensor, DiagonalNewtonState]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
+from bayesrule.contractions.batching import takes_batches
 from bayesrule.curvature import Found, find_layers, state_dtype
 from bayesrule.errors import InvalidArgument, Unsupported
 from bayesrule.likelihoods import Likelihood
@@ -155,8 +155,7 @@ class PosteriorHolder(torch.optim.Optimizer):
     @property
     def batchable(self) -> bool:
         """Whether the network is free of convolutions and recurrent layers, which take batches of weights badly."""
-        unfit = (_ConvNd, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
-        return not any(isinstance(module, unfit) for module in self.model.modules())
+        return takes_batches(self.model)
 
     def at(self, draws: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Any:
         """The network's outputs at given weights; the parameters not given are at their means."""

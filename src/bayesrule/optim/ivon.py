@@ -46,10 +46,6 @@ class IVONRule(PriceRule, DiagonalNewtonRule):
         """h₀."""
         return self.init_curvature
 
-    def deviation(self, state: DiagonalNewtonState, noise: Tensor, damping: Tensor) -> Tensor:
-        """``ε / √(h + γ)``."""
-        return noise * (state.curvature + damping).rsqrt()
-
     def at_draw(
         self, state: DiagonalNewtonState, gradient: Tensor, deviation: Tensor, damping: Tensor
     ) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from bayesrule.curvature import Tapped, squared_gradients
 from bayesrule.errors import InvalidArgument
+from bayesrule.optim.diagonal_newton import check_betas
 from bayesrule.optim.rule import (
     Message,
     Number,
@@ -20,7 +21,6 @@ from bayesrule.optim.rule import (
     State,
     averaged,
     check_not_negative,
-    check_rate,
     ema_rate,
     guarded,
     inner,
@@ -52,8 +52,7 @@ class NoisyAdamRule(Rule):
     warm_up: bool = False
 
     def __post_init__(self) -> None:
-        for name, value in (("1 − betas[0]", 1 - self.betas[0]), ("1 − betas[1]", 1 - self.betas[1])):
-            check_rate(name, value)
+        check_betas(self.betas)
         check_not_negative(extra_damping=self.extra_damping, max_kl=self.max_kl)
         if self.squares not in ("example", "batch"):
             raise InvalidArgument('squares is "example" or "batch"', got=repr(self.squares))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +49,29 @@ class OGNRule(GaussNewtonRule):
         return torch.zeros_like(noise)
 
 
-class OGN(PosteriorOptimizer):
+class GaussNewtonOptimizer(PosteriorOptimizer):
+    """The constructor that `OGN` and `VOGN` share; they differ in where gradients are taken."""
+
+    rule_type: ClassVar[type[GaussNewtonRule]]
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        n_data: int,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        extra_damping: float = 0.0,
+        max_kl: float | None = 0.01,
+        warm_up: bool = True,
+        fisher: Fisher = "empirical",
+        **options: Any,
+    ) -> None:
+        rule = self.rule_type(betas, extra_damping, max_kl, warm_up)
+        super().__init__(model, rule, n_data=n_data, lr=lr, fisher=fisher, **options)
+
+
+class OGN(GaussNewtonOptimizer):
     """Online Gauss–Newton: ``μ ← μ − α m̂/(h + γ)`` with gradients *at the mean*, and ``N(μ, (λ/N) diag(h + γ)⁻¹)``.
 
     A Laplace approximation that is kept while training goes on; `VOGN` without the delta method is the variational
@@ -68,19 +90,8 @@ class OGN(PosteriorOptimizer):
         **options: Those of `PosteriorOptimizer`, without ``noise`` and ``mirrored``.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        n_data: int,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        extra_damping: float = 0.0,
-        max_kl: float | None = 0.01,
-        warm_up: bool = True,
-        fisher: Fisher = "empirical",
-        **options: Any,
-    ) -> None:
+    rule_type = OGNRule
+
+    def __init__(self, model: nn.Module, **options: Any) -> None:
         leave_out("OGN", options, ("noise", "mirrored"), "takes its gradients at the mean, without noise")
-        rule = OGNRule(betas, extra_damping, max_kl, warm_up)
-        super().__init__(model, rule, n_data=n_data, lr=lr, fisher=fisher, **options)
+        super().__init__(model, **options)

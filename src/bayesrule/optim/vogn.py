@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from torch import Tensor, nn
-
-from bayesrule.curvature import Fisher
-from bayesrule.optim.diagonal_newton import DiagonalNewtonState
-from bayesrule.optim.ogn import GaussNewtonRule
-from bayesrule.optim.shell import PosteriorOptimizer
+from bayesrule.optim.ogn import GaussNewtonOptimizer, GaussNewtonRule
 
 
 @dataclass(frozen=True)
 class VOGNRule(GaussNewtonRule):
     """Eq. 46 with Eq. 45: gradients and squares at ``θ + ε``, ``ε ~ N(0, diag(1/s))``, ``s = (N/λ)(h + γ)``."""
 
-    def deviation(self, state: DiagonalNewtonState, noise: Tensor, damping: Tensor) -> Tensor:
-        """``ε / √(h + γ)``."""
-        return noise * (state.curvature + damping).rsqrt()
 
-
-class VOGN(PosteriorOptimizer):
+class VOGN(GaussNewtonOptimizer):
     """Variational online Gauss–Newton: ``μ ← μ − α m̂/(h + γ)``, weights drawn from ``N(μ, (λ/N) diag(h + γ)⁻¹)``.
 
     With ``betas=(0, 1 − lr)`` it is the learning rule itself, of one step size ρ (Eq. 46); momentum, a step size of its
@@ -50,18 +40,4 @@ class VOGN(PosteriorOptimizer):
         >>> opt.step()
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        n_data: int,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        extra_damping: float = 0.0,
-        max_kl: float | None = 0.01,
-        warm_up: bool = True,
-        fisher: Fisher = "empirical",
-        **options: Any,
-    ) -> None:
-        rule = VOGNRule(betas, extra_damping, max_kl, warm_up)
-        super().__init__(model, rule, n_data=n_data, lr=lr, fisher=fisher, **options)
+    rule_type = VOGNRule

@@ -133,7 +133,6 @@ def replicas_of(settings: Sequence[Setting], data: Stacked, dataset: str, seeds:
         prior_std=[each.prior_std for each in settings],
         noise_prior=([each.noise_prior[0] for each in settings], [each.noise_prior[1] for each in settings]),
         batch_size=common.batch_size or (10 if rows < SMALL else 100), T_inv=T_INV.get(common.method, 20),
-        quiet_steps=0 if common.method == "bbb" else round(1 / common.beta),
     )  # fmt: skip
 
 
