@@ -144,7 +144,7 @@ FIGURE2 = Experiment(
         "smoke": _preset(
             1, ["mountain-car"], synthetic=True, iterations=2, steps=80, environments=2, horizon=40, model_steps=5
         ),
-        "quick": _preset(3, SIMULATIONS, iterations=10),
+        "quick": _preset(3, SIMULATIONS, iterations=40),
         "paper": _preset(10, SIMULATIONS, iterations=200),
     },
     methods=tuple(METHODS),
