@@ -1,25 +1,32 @@
 """What a step of noisy K-FAC costs beside a step of Adam: medians of interleaved rounds, and their ratio.
 
-    python benchmarks/noisy_kfac_step.py [--rounds 3] [--device cuda]
+    python benchmarks/noisy_kfac_step.py [--rounds 5] [--device cuda] [--out results/noisy-kfac-step]
 
 A multilayer perceptron 784-400-400-10 on random digits, at batch 1024 on one CPU thread or 128 on a GPU. Curvature is
-gathered every 10 steps and inverted every 100; a round is 100 steps of each, so that its mean is the amortised step.
+gathered every 10 steps and inverted every 100; a round is 100 steps of each, ten at a time in turn, so that its mean is
+the amortised step. Both optimizers run as a user calls them, step by step.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bayesrule as br
+from bayesrule.experiments.provenance import commit, versions
 
 STEPS, T_STATS, T_INV = 100, 10, 100
+BATCH = {"cpu": 1024, "cuda": 128}
 
 
 def network(device: str) -> nn.Sequential:
@@ -62,43 +69,74 @@ def noisy_step(x: Tensor, y: Tensor, device: str, damping: str, mirrored: bool) 
     return step
 
 
-def round_ms(step: Callable[[], None], device: str) -> float:
-    """The mean step of one round."""
+def slice_seconds(step: Callable[[], None], device: str) -> float:
+    """Of as many steps as lie between two curvatures."""
     if device == "cuda":
         torch.cuda.synchronize()
     start = time.perf_counter()
-    for _ in range(STEPS):
+    for _ in range(T_STATS):
         step()
     if device == "cuda":
         torch.cuda.synchronize()
-    return 1000 * (time.perf_counter() - start) / STEPS
+    return time.perf_counter() - start
+
+
+def round_ms(contenders: Mapping[str, Callable[[], None]], device: str) -> dict[str, float]:
+    """The mean step of each over one round: slices in turn, so whatever slows the machine slows all of them."""
+    seconds = dict.fromkeys(contenders, 0.0)
+    for _ in range(STEPS // T_STATS):
+        for name, step in contenders.items():
+            seconds[name] += slice_seconds(step, device)
+    return {name: 1000 * spent / STEPS for name, spent in seconds.items()}
+
+
+def measure(device: str, rounds: int) -> list[dict[str, Any]]:
+    """Rows of a result: milliseconds, and the ratio to Adam's step round by round."""
+    batch = BATCH[device]
+    x, y = torch.rand(batch, 784, device=device), torch.randint(10, (batch,), device=device)
+    contenders = {"Adam": adam_step(x, y, device)}
+    for damping in ("factored", "exact"):
+        contenders[f"NoisyKFAC, {damping} damping"] = noisy_step(x, y, device, damping, False)
+        contenders[f"NoisyKFAC, {damping} damping, mirrored draws"] = noisy_step(x, y, device, damping, True)
+    round_ms(contenders, device)  # past the first steps, at which curvature is due more often
+    found = [round_ms(contenders, device) for _ in range(rounds)]
+    rows = []
+    for name in contenders:
+        ratios = [each[name] / each["Adam"] for each in found]
+        values = {
+            "milliseconds": statistics.median(each[name] for each in found),
+            "ratio": statistics.median(ratios), "ratio low": min(ratios), "ratio high": max(ratios),
+        }  # fmt: skip
+        rows += [{"dataset": f"batch {batch}", "method": name, "variant": "", "metric": metric, "value": value,
+                  "n": rounds} for metric, value in values.items()]  # fmt: skip
+        print("{:45} {milliseconds:8.2f} ms  {ratio:5.2f}×".format(name, **values), flush=True)
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Noisy K-FAC's amortised step against Adam's.")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=tuple(BATCH))
+    parser.add_argument("--out", type=Path, help="folder for result.json")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    batch = 128 if options.device == "cuda" else 1024
-    x, y = torch.rand(batch, 784, device=options.device), torch.randint(10, (batch,), device=options.device)
-    contenders = {
-        "Adam": adam_step(x, y, options.device),
-    }
-    for damping in ("factored", "exact"):
-        contenders[f"NoisyKFAC {damping}"] = noisy_step(x, y, options.device, damping, False)
-        contenders[f"NoisyKFAC {damping}, mirrored"] = noisy_step(x, y, options.device, damping, True)
-    for step in contenders.values():  # past the first steps, at which curvature is due more often
-        round_ms(step, options.device)
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(options.rounds):
-        for name, step in contenders.items():
-            times[name].append(round_ms(step, options.device))
-    base = statistics.median(times["Adam"])
-    for name, found in times.items():
-        median = statistics.median(found)
-        print(f"{name:30} {median:8.2f} ms  {median / base:5.2f}×  ({options.device}, batch {batch})")
+    started = time.perf_counter()
+    rows = measure(options.device, options.rounds)
+    if options.out is not None:
+        result = {
+            "experiment": "noisy-kfac-step",
+            "command": f"python benchmarks/noisy_kfac_step.py --device {options.device} --rounds {options.rounds}",
+            "commit": commit(),
+            "versions": versions(()),
+            "seed": 0,
+            "device": f"cpu ({platform.machine()}), one thread" if options.device == "cpu" else
+                      torch.cuda.get_device_name(),
+            "wall_seconds": round(time.perf_counter() - started, 1),
+            "rows": rows,
+        }  # fmt: skip
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "result.json").write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -97,4 +97,5 @@ def test_figures_are_drawn(tmp_path: Path) -> None:
 
 
 def test_the_ids() -> None:
-    assert [known.id for known in BLR] == ["blr/table1", "blr/table2", "blr/figure1", "blr/multimodal"]
+    names = ("table1", "table2", "figure1", "multimodal", "uncertainty", "binary")
+    assert [known.id for known in BLR] == [f"blr/{name}" for name in names]

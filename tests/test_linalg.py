@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -11,11 +13,13 @@ from bayesrule.linalg import (
     bilinear_sum,
     broadcast_sum,
     event_dims,
+    joint_norm,
     log_diagonal_cholesky,
     safe_sqrt,
     scaled_identity_log_cholesky,
     sum_of_squares,
     triangular_logdet,
+    triangular_moments,
 )
 from largest_tensor import LargestTensor
 
@@ -115,3 +119,53 @@ def test_triangular_logdet() -> None:
     factor = log_diagonal_cholesky(random(2, 3, 3))
     want = np.linalg.slogdet(factor.numpy())[1]
     np.testing.assert_allclose(triangular_logdet(factor).numpy(), want, rtol=1e-12)
+
+
+def test_triangular_moments() -> None:
+    factor = log_diagonal_cholesky(random(2, 3, 3))
+    squares, logdet = triangular_moments(factor)
+    covariance = factor.numpy() @ factor.mT.numpy()
+    np.testing.assert_allclose(squares.squeeze(-1).numpy(), np.diagonal(covariance, axis1=-2, axis2=-1), rtol=1e-12)
+    np.testing.assert_allclose(logdet.numpy(), np.linalg.slogdet(factor.numpy())[1], rtol=1e-12)
+
+
+def moments(factor: Tensor) -> Tensor:
+    """Of squares and logarithms together, not linear in either."""
+    squares, logdet = triangular_moments(factor)
+    return squares.square().sum((-2, -1)) * logdet.exp()
+
+
+@pytest.mark.parametrize("function", [log_diagonal_cholesky, lambda raw: moments(log_diagonal_cholesky(raw))])
+def test_triangular_factors_have_two_derivatives(function: Callable[[Tensor], Tensor]) -> None:
+    raw = (0.5 * random(2, 3, 3)).requires_grad_()
+    assert torch.autograd.gradcheck(function, raw)
+    assert torch.autograd.gradgradcheck(function, raw)
+
+
+def test_triangular_factors_under_vmap() -> None:
+    raw = random(4, 2, 3, 3)
+
+    def gradient(one: Tensor) -> Tensor:
+        return torch.func.grad(lambda each: moments(log_diagonal_cholesky(each)).sum())(one)
+
+    looped = torch.stack([gradient(one) for one in raw])
+    torch.testing.assert_close(torch.func.vmap(gradient)(raw), looped, rtol=1e-12, atol=1e-12)
+
+
+PIECES = [(5, 3, 4), (5, 1, 4), (5, 2, 4)]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("dim", [-2, -1])
+def test_joint_norm(count: int, dim: int) -> None:
+    pieces = [random(*shape).transpose(-2, dim).requires_grad_() for shape in PIECES[:count]]
+    want = np.linalg.norm(np.concatenate([piece.detach().numpy() for piece in pieces], dim), axis=dim, keepdims=True)
+    np.testing.assert_allclose(joint_norm(pieces, dim).detach().numpy(), want, rtol=1e-12)
+    assert torch.autograd.gradcheck(lambda *parts: joint_norm(parts, dim), pieces)
+    assert torch.autograd.gradgradcheck(lambda *parts: joint_norm(parts, dim), pieces)
+
+
+def test_joint_norm_has_a_gradient_at_zero() -> None:
+    pieces = [torch.zeros(2, 3, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    for gradient in torch.autograd.grad(joint_norm(pieces, -1).sum(), pieces):
+        assert torch.equal(gradient, torch.zeros_like(gradient))

@@ -13,25 +13,27 @@ SIZE = 1024
 FAMILIES: list[Family] = [br.MatrixNormal(), br.MatrixNormalDiagonal("free"), br.MatrixNormalDiagonal("kronecker")]
 
 
-def trained_like(family: Family, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+def trained_like(family: Family, dtype: torch.dtype, size: int = SIZE) -> dict[str, torch.Tensor]:
     """Parameters as after training: scales over five orders of magnitude, correlated rows, many means near zero."""
     generator = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
-    mean = 0.05 * normal(SIZE, SIZE) * (normal(SIZE, SIZE) > 1.5)
+    mean = 0.05 * normal(size, size) * (normal(size, size) > 1.5)
     parameters = family.init(mean)
     for name, value in parameters.items():
         if name.endswith("log_cholesky"):
-            value += torch.diag(1.5 * normal(SIZE)) + 0.02 * normal(SIZE, SIZE).tril(-1)
+            value += torch.diag(1.5 * normal(size)) + 0.02 * normal(size, size).tril(-1)
         elif name.endswith("log_std"):
             value += normal(*value.shape)
     return {name: value.to(dtype).requires_grad_() for name, value in parameters.items()}
 
 
-def value_and_gradients(family: Family, prior: Prior, dtype: torch.dtype) -> tuple[float, dict[str, torch.Tensor]]:
-    parameters = trained_like(family, dtype)
+def value_and_gradients(
+    family: Family, prior: Prior, dtype: torch.dtype, size: int
+) -> tuple[float, dict[str, torch.Tensor]]:
+    parameters = trained_like(family, dtype, size)
     posterior = family.build(parameters, event_dim=2)
     assert isinstance(posterior, GaussianPosterior)
     kl = kl_divergence(posterior, prior)
@@ -39,20 +41,27 @@ def value_and_gradients(family: Family, prior: Prior, dtype: torch.dtype) -> tup
     return kl.item(), {name: value.grad.double() for name, value in parameters.items() if value.grad is not None}
 
 
-def check(family: Family, prior: Prior) -> None:
-    single, gradients = value_and_gradients(family, prior, torch.float32)
-    double, exact = value_and_gradients(family, prior, torch.float64)
-    # Eigenvalues below the rounding of the largest one are lost, and with them a few nats of a million.
-    by_eigenvalues = family == br.MatrixNormalDiagonal("kronecker")
-    assert single == pytest.approx(double, rel=5e-4 if by_eigenvalues else 2e-5)
+def check(family: Family, prior: Prior, size: int = SIZE) -> None:
+    """Rounding of 6e-8, times what cancels: at an ARD optimum trace and log det agree to two or three digits.
+
+    Eigenvalues are no exception. Taken in single precision, those of ``D^{-½}AAᵀD^{-½}`` below the rounding of the
+    largest would be lost, and the gradient of ``MatrixNormalDiagonal("kronecker")`` wrong by a tenth.
+    """
+    single, gradients = value_and_gradients(family, prior, torch.float32, size)
+    double, exact = value_and_gradients(family, prior, torch.float64, size)
+    assert single == pytest.approx(double, rel=1e-5)
     assert len(gradients) == len(exact) > 2
     for name, gradient in gradients.items():
         error = torch.linalg.vector_norm(gradient - exact[name]) / torch.linalg.vector_norm(exact[name])
-        assert error < (1e-2 if by_eigenvalues else 1e-3), name
+        assert error < 1e-4, name
 
 
 def test_the_matrix_normal_under_ard() -> None:
     check(br.MatrixNormal(), br.ARD())
+
+
+def test_the_kronecker_diagonal_under_ard() -> None:
+    check(br.MatrixNormalDiagonal("kronecker"), br.ARD(), size=256)
 
 
 @pytest.mark.slow

@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import distributions
 
+from bayesrule.errors import InvalidArgument
 from bayesrule.experiments import EXPERIMENTS, Context, Request, Row, reproduce
-from bayesrule.experiments.nng import choices, claims, figure1, regression, table3
+from bayesrule.experiments.nng import claims, figure1, regression, search, table3
 from bayesrule.experiments.nng.active import Trial, rounds
 from bayesrule.experiments.nng.data import ABSENT, tables
 from bayesrule.experiments.nng.protocol import (
@@ -123,19 +124,28 @@ def test_year_says_that_it_is_absent(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert asked.skipped == [f"bbb on year: {ABSENT}", f"noisy-kfac on year: {ABSENT}"]
 
 
-def test_choices_come_from_validation_log_likelihoods() -> None:
-    def row(dataset: str, weight: float, value: float) -> dict[str, Any]:
-        point = {"kl_weight": weight, "lr": 0.01, "prior_std": 1.0}
-        return {"dataset": dataset, "method": "bbb", "variant": choices.words(point),
-                "metric": "valid_log_likelihood", "value": value}  # fmt: skip
+def test_a_step_size_that_diverges_loses(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(settings: list[Setting], *rest: Any) -> dict[str, list[float]]:
+        if any(setting.lr > 0.1 for setting in settings):
+            raise InvalidArgument("Replicas diverged")
+        return {"rmse": [setting.lr for setting in settings], "log_likelihood": [-1.0] * len(settings)}
 
-    rows = [row("a", 0.1, -1.0), row("a", 0.5, -1.1), row("a", 1.0, -9.0),
-            row("b", 0.1, -5.0), row("b", 0.5, -1.1), row("b", 1.0, -1.0)]  # fmt: skip
-    found = choices.with_choices(rows)["chosen"]
-    assert found["a"]["bbb"] == {"kl_weight": 0.1, "lr": 0.01, "prior_std": 1.0}
-    assert found["b"]["bbb"]["kl_weight"] == 1.0
-    assert found["*"]["bbb"]["kl_weight"] == 0.5
-    assert choices.choice("nobody searched on it", "noisy-kfac") == choices.chosen()["*"]["noisy-kfac"]
+    monkeypatch.setattr(search, "scores", measured)
+    data = Stacked.of([table.split(0)]).repeated(3)
+    settings = [Setting("noisy-kfac", lr=lr) for lr in (0.01, 1.0, 0.02)]
+    found = search._attempted(settings, data, "yacht", [0, 0, 0], torch.device("cpu"))
+    assert found == {"rmse": [0.01, math.inf, 0.02], "log_likelihood": [-1.0, -math.inf, -1.0]}
+
+
+def test_settings_that_share_no_program_are_run_apart(table: Table) -> None:
+    """In any order, each as it is alone."""
+    data = Stacked.of([table.split(0)], torch.float64).repeated(3)
+    settings = [Setting("noisy-kfac", beta=beta, kl_weight=weight, epochs=2, hidden=(5,))
+                for beta, weight in ((0.001, 1.0), (0.1, 1.0), (0.001, 0.2))]  # fmt: skip
+    together = scores(settings, data, "yacht", [4, 4, 4])
+    for number, setting in enumerate(settings):
+        alone = scores([setting], data.taken([0]), "yacht", [4])
+        assert together["rmse"][number] == pytest.approx(alone["rmse"][0], rel=1e-9)
 
 
 def test_the_search_marks_the_best_point(tmp_path: Path) -> None:

@@ -80,3 +80,21 @@ def test_a_resumed_run_is_the_same(name: str) -> None:
         assert run(other, resumed, 3) == want
     finally:
         torch.backends.cudnn.deterministic = deterministic
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
+    """At a step without curvature, where the answer is awaited after the update was queued."""
+    net = network()
+    optimizer = br.optim.NoisyKFAC(net, n_data=1000, likelihood=br.Categorical(), T_stats=8, T_inv=8, seed=0)
+    x, y = digits()
+    for factor in (1.0, 1.0, float("nan")):
+        with optimizer.sampled_params():
+            optimizer.zero_grad()
+            (F.cross_entropy(net(x), y) * factor).backward()
+        if factor == 1.0:
+            optimizer.step()
+    before = [parameter.detach().clone() for parameter in net.parameters()]
+    with pytest.raises(br.errors.InvalidArgument, match="not finite"):
+        optimizer.step()
+    assert all(torch.equal(now, then) for now, then in zip(net.parameters(), before, strict=True))
+    assert optimizer.steps == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -88,6 +90,10 @@ REFUSED = {
         SEQUENCE.mT, "Layer '0'", "4 groups", "Conv1d",
     ),
     "tied": (Tied, torch.tensor([1, 4]), "Layer 'embed'", "is also 'out.weight'", "Embedding"),
+    "shared": (
+        lambda: nn.Sequential(layer := nn.Linear(3, 3), nn.ReLU(), layer, nn.Linear(3, 2)),
+        ROWS, "Layer '0'", "its weight is also '2.weight', its bias is also '2.bias'", "Linear",
+    ),
     "called twice": (Twice, ROWS, "Layer 'layer'", "called 2 times", "Linear"),
     "read elsewhere": (ReadElsewhere, ROWS, "Layer 'layer'", "something else than its own forward", "Linear"),
     "branching": (Branching, ROWS, "The network", "depends on values", "control flow"),
@@ -133,16 +139,37 @@ class ViewedByNumber(nn.Module):
         return self.head(self.conv(x).view(-1, 12))
 
 
+class Scores(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.head = nn.Linear(3, 4), nn.Linear(3, 4), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.softmax(self.query(x) @ self.key(x).mT, -1) @ x)
+
+
+class PaddedShortcut(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other, self.head = nn.Conv2d(1, 2, 1), nn.Conv2d(2, 4, 1), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        narrow = self.one(x)
+        return self.head((self.other(narrow) + F.pad(narrow, (0, 0, 0, 0, 1, 1))).mean((2, 3)))
+
+
 def ones(net: nn.Module) -> dict[str, Tensor]:
     return {name: torch.ones(p.shape, dtype=torch.bool) for name, p in net.named_parameters() if p.ndim > 1}
 
 
 HELD = {
     "cat": (Joined, torch.randn(4, 3).double(), "one", "'cat'"),
-    "view": (ViewedByNumber, torch.randn(4, 1, 3, 3).double(), "conv", "'view'"),
+    "view": (ViewedByNumber, torch.randn(4, 1, 3, 3).double(), "conv", "'view' (whose sizes are written out"),
+    "attention": (Scores, torch.randn(4, 5, 3).double(), "query", "'matmul'"),
+    "residual": (PaddedShortcut, torch.randn(4, 1, 3, 3).double(), "one", "'pad'"),
     "layer norm": (
         lambda: nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2)),
-        torch.randn(4, 3).double(), "0", "'1'",
+        torch.randn(4, 3).double(), "0", "'1' (LayerNorm)",
     ),
 }  # fmt: skip
 
@@ -156,7 +183,8 @@ def test_a_dropped_unit_that_an_operation_needs_is_refused(case: str) -> None:
     assert br.prune(model(net, masks)).pruning.cuts == ()  # nothing dropped, nothing to refuse
     masks[f"{layer}.weight"][1] = False
     bnn = model(net, masks)
-    with pytest.raises(Unsupported, match=f"Layer '{layer}' cannot .* 1 of its units have been dropped, but {where}"):
+    why = re.escape(f"1 of its units have been dropped, but {where}")
+    with pytest.raises(Unsupported, match=f"Layer '{layer}' cannot be pruned structurally: {why}"):
         br.prune(bnn)
     small = br.prune(bnn, structure="auto")
     assert where in small.pruning[f"{layer}.weight"].note

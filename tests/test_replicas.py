@@ -14,45 +14,11 @@ from bayesrule.errors import ShapeMismatch
 from bayesrule.likelihoods import GaussianGammaNoise
 from bayesrule.optim import sampling
 from bayesrule.optim.noisy_adam import NoisyAdamRule
-from bayesrule.optim.noisy_block_tridiagonal import NoisyBlockTridiagonalRule
-from bayesrule.optim.noisy_ekfac import NoisyEKFACRule
-from bayesrule.optim.noisy_full import NoisyFullRule
 from bayesrule.optim.noisy_kfac import NoisyKFACRule
 from bayesrule.train.replicas import Replicas
 from bayesrule.train.replicas_backprop import BayesByBackpropRule
 from bayesrule.train.replicas_noise import Batch, Stream
-
-KINDS = {
-    "adam": (NoisyAdamRule(), br.optim.NoisyAdam, {}),
-    "kfac": (NoisyKFACRule(beta=0.05), br.optim.NoisyKFAC, {"beta": 0.05}),
-    "kfac exact": (NoisyKFACRule(beta=0.05, damping="exact"), br.optim.NoisyKFAC, {"beta": 0.05, "damping": "exact"}),
-    "kfac momentum": (
-        NoisyKFACRule(beta=0.05, momentum=0.5, extra_damping=0.01),
-        br.optim.NoisyKFAC,
-        {"beta": 0.05, "momentum": 0.5, "extra_damping": 0.01},
-    ),
-    "ekfac": (NoisyEKFACRule(beta=0.05), br.optim.NoisyEKFAC, {"beta": 0.05}),
-    "full": (NoisyFullRule(beta=0.05), br.optim.NoisyFull, {"beta": 0.05}),
-    "block-tridiagonal": (NoisyBlockTridiagonalRule(beta=0.05), br.optim.NoisyBlockTridiagonal, {"beta": 0.05}),
-}
-SETTINGS = {"lr": [0.02, 0.005], "kl_weight": [1.0, 0.5], "prior_std": [0.8, 1.5]}
-EPOCHS, ROWS, BATCH = 25, 37, 10
-T_STATS, T_INV = 2, 4
-
-
-def problem(replicas: int = 2, targets: int = 1) -> tuple[Tensor, Tensor]:
-    x = torch.randn(replicas, ROWS, 3, dtype=torch.float64)
-    return x, torch.sin(x[..., :targets] * 2) + 0.1 * torch.randn(replicas, ROWS, targets, dtype=torch.float64)
-
-
-def trained(
-    rule: Any, x: Tensor, y: Tensor, hidden: tuple[int, ...] = (4,), epochs: int = EPOCHS, **changes: Any
-) -> Replicas:
-    options = {**SETTINGS, "T_stats": T_STATS, "T_inv": T_INV, "seeds": range(len(x)), **changes}
-    replicas = Replicas(x, y, rule, hidden=hidden, batch_size=BATCH, **options)
-    replicas.train(epochs // 2)
-    replicas.train(epochs - epochs // 2, lr_factor=0.1)
-    return replicas
+from replica_problems import EPOCHS, KINDS, ROWS, SETTINGS, T_INV, T_STATS, problem, trained
 
 
 def batches(replicas: Replicas, number: int) -> Iterator[tuple[int, Batch]]:
@@ -232,6 +198,15 @@ def test_every_epoch_has_every_row_once() -> None:
         torch.testing.assert_close(seen.sort(1).values, x.sort(1).values, rtol=0, atol=0)
         orders.append(seen)
     assert not torch.equal(*orders)
+
+
+def test_he_starts_with_the_variance_of_relus() -> None:
+    x = torch.randn(1, 4, 200, dtype=torch.float64)
+    first, last = Replicas(x, x[..., :1], NoisyAdamRule(), hidden=(300,), seeds=[0], start="he").state.means
+    assert not first[0, -1].any()
+    assert not last[0, -1].any()
+    count = 200 * 300
+    assert abs(float(first[0, :-1].square().sum()) * 200 / 2 - count) < 5 * (2 * count) ** 0.5
 
 
 def test_refusals() -> None:

@@ -30,6 +30,9 @@ class Contraction(Protocol):
     def widen(self, x: Tensor, matrix: Tensor) -> Tensor:
         """Apply a fan-in × r matrix in place of the weight: r channels for each group."""
 
+    def widen_triangular(self, x: Tensor, factor: Tensor) -> tuple[Tensor, ...]:
+        """`widen` by a lower-triangular fan-in × fan-in matrix; its channels may come in several pieces."""
+
     def mix(self, channels: Tensor, matrix: Tensor) -> Tensor:
         """Map the channels `widen` gives to the fan-out ones by a fan-out × r matrix."""
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from bayesrule import contractions
-from bayesrule.contractions import Augmented, Contraction, Embedding, Generic
+from bayesrule.contractions import Augmented, Contraction, Conv, Embedding, Generic, Linear
 from bayesrule.errors import Unsupported
 from bayesrule.linalg import MatrixView
 
@@ -76,6 +76,52 @@ def test_widen_then_mix_is_the_layer_with_the_product(name: str, rank: int) -> N
     weights = torch.randn_like(direct)
     got = torch.autograd.grad((mixed * weights).sum(), inputs)
     assert_close(got, torch.autograd.grad((direct * weights).sum(), inputs), **EXACT)
+
+
+def lower_triangular(op: Contraction) -> Tensor:
+    return torch.randn(op.view.fan_in, op.view.fan_in, dtype=torch.float64).tril()
+
+
+def check_triangular(op: Contraction, x: Tensor, pieces: int | None = None) -> None:
+    """The pieces are the channels of `widen`, with its gradients."""
+    factor, x = leaf(lower_triangular(op)), leaf(x)
+    inputs = [factor, *([x] if x.requires_grad else [])]
+    found, whole = op.widen_triangular(x, factor), op.widen(x, factor)
+    assert pieces is None or len(found) == pieces
+    assert_close(torch.cat(found, op.channel_dim), whole, **EXACT)
+    weights = torch.randn_like(whole)
+    got = torch.autograd.grad((torch.cat(found, op.channel_dim) * weights).sum(), inputs)
+    wanted = torch.autograd.grad((whole * weights).sum(), inputs)
+    assert_close([got[0].tril(), *got[1:]], [wanted[0].tril(), *wanted[1:]], **EXACT)
+
+
+@every_layer
+def test_widening_by_a_triangular_matrix(name: str) -> None:
+    check_triangular(layer(name).contraction, layer(name).x)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "pieces"),
+    [
+        (Linear.of(nn.Linear(300, 2)), (3, 300), 2),
+        (Linear.of(nn.Linear(901, 2)), (2, 3, 901), 6),
+        (Conv.of(nn.Conv2d(11, 2, 3, stride=2, padding=1)), (2, 11, 5, 4), 2),
+        (Conv.of(nn.Conv2d(21, 2, 3, padding="same", dilation=2)), (21, 5, 4), 4),
+        (Conv.of(nn.Conv1d(60, 2, 3, padding=1, padding_mode="circular")), (2, 60, 5), 4),
+        (Conv.of(nn.Conv3d(2, 2, (3, 5, 4))), (1, 2, 3, 6, 4), 2),
+        (Conv.of(nn.Conv2d(40, 4, 3, groups=2)), (1, 40, 3, 4), 1),
+    ],
+    ids=str,
+)
+def test_widening_by_blocks_of_a_triangular_matrix(op: Contraction, shape: tuple[int, ...], pieces: int) -> None:
+    check_triangular(op, torch.randn(shape, dtype=torch.float64), pieces)
+
+
+def test_blocks_of_a_triangular_matrix_under_vmap() -> None:
+    op = Conv.of(nn.Conv2d(11, 2, 3))
+    x, factors = torch.randn(2, 11, 4, 5).double(), torch.stack([lower_triangular(op) for _ in range(3)])
+    looped = [torch.stack(each) for each in zip(*(op.widen_triangular(x, factor) for factor in factors), strict=True)]
+    assert_close(list(torch.func.vmap(lambda factor: op.widen_triangular(x, factor))(factors)), looped, **EXACT)
 
 
 @every_layer

@@ -178,7 +178,7 @@ class AnyLayer:
     def __call__(self, x: Tensor, matrix: Tensor) -> Tensor:
         return x @ matrix
 
-    square = widen = mix = __call__
+    square = widen = widen_triangular = mix = __call__
 
 
 @pytest.mark.parametrize("example", [e for e in EXAMPLES if not e.posterior.projects(AnyLayer())], ids=str)

@@ -40,6 +40,10 @@ class Contraction(ABC):
     def widen(self, x: Tensor, matrix: Tensor) -> Tensor:
         """Apply a fan-in × r matrix in the weight's place: r channels (for each group)."""
 
+    def widen_triangular(self, x: Tensor, factor: Tensor) -> tuple[Tensor, ...]:
+        """`widen` by a lower-triangular fan-in × fan-in matrix, the channels in pieces where zeros can be left out."""
+        return (self.widen(x, factor),)
+
     @abstractmethod
     def rows(self, x: Tensor) -> int:
         """How many output rows (examples × positions) this input gives."""
@@ -59,6 +63,11 @@ class Contraction(ABC):
     def mix(self, channels: Tensor, matrix: Tensor) -> Tensor:
         """``y_j = Σ_r channels_{g(j) r} matrix_jr``: from r channels per group to the fan-out ones."""
         rank = matrix.shape[-1]
+        if self.groups == 1 and self.channel_dim < -1 and channels.ndim > -self.channel_dim and matrix.ndim == 2:
+            # a product for each example: moving the channels last would copy them, and back
+            positions = channels.flatten(self.channel_dim + 1).flatten(0, -3)
+            mixed = torch.bmm(matrix.expand(len(positions), *matrix.shape), positions)
+            return mixed.reshape(*channels.shape[: self.channel_dim], -1, *channels.shape[self.channel_dim + 1 :])
         last = channels.movedim(self.channel_dim, -1)
         if self.groups == 1:
             mixed = last @ matrix.mT
@@ -75,6 +84,18 @@ class Contraction(ABC):
                 "A batch needs at least one row", got=f"an input of shape {tuple(x.shape)}",
                 remedy="Skip empty batches, for example by drop_last or by checking len(batch).",
             )  # fmt: skip
+
+
+def column_blocks(factor: Tensor, blocks: int, unit: int = 1) -> list[tuple[int, Tensor]]:
+    """A lower-triangular matrix as blocks of columns without the zero rows above: its first row, and the block.
+
+    Of the m² products of a vector with the matrix, ``(1 + 1/blocks)/2`` are left. Blocks begin at multiples of `unit`.
+    """
+    size = factor.shape[-1]
+    starts = [size // unit * block // blocks * unit for block in range(blocks)]
+    widths = [stop - start for start, stop in zip(starts, (*starts[1:], size), strict=True)]
+    columns = factor.split(widths, dim=-1)
+    return [(start, block[..., start:, :]) for start, block in zip(starts, columns, strict=True)]
 
 
 def example_signs(x: Tensor, channel_dim: int, event_dim: int) -> tuple[int, ...]:

@@ -9,11 +9,20 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bayesrule.contractions.contraction import Contraction, example_signs, need_channels, refuse_batched_weight
+from bayesrule.contractions.contraction import (
+    Contraction,
+    column_blocks,
+    example_signs,
+    need_channels,
+    refuse_batched_weight,
+)
 from bayesrule.linalg import MatrixView
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 TransposedConvolution = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
+
+BLOCK_WIDTH, MOST_BLOCKS = 45, 4
+"""Of `widen_triangular`: narrower or more blocks cost more in calls than they save in products."""
 
 _CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -50,6 +59,7 @@ class Conv(Contraction):
 
     def __call__(self, x: Tensor, matrix: Tensor) -> Tensor:
         """``x * W``."""
+        self._need_channels(x)
         return self._convolve(x, matrix, self.view)
 
     def square(self, x: Tensor) -> Tensor:
@@ -58,8 +68,25 @@ class Conv(Contraction):
 
     def widen(self, x: Tensor, matrix: Tensor) -> Tensor:
         """``x * M``, M repeated for each group."""
+        self._need_channels(x)
         view = MatrixView((matrix.shape[-1] * self.groups, *self.view.shape[1:]))
         return self._convolve(x, matrix.tile(self.groups), view)
+
+    def widen_triangular(self, x: Tensor, factor: Tensor) -> tuple[Tensor, ...]:
+        """``x * A`` without most of A's zeros: each block of its columns is a convolution of the later channels."""
+        if self.groups > 1:
+            return super().widen_triangular(x, factor)
+        self._need_channels(x)
+        if x.device.type == "cpu":  # with many channels out and few in, convolutions are faster in this layout
+            x = x.movedim(self.channel_dim, -1).contiguous().movedim(-1, self.channel_dim)
+        channels, per_channel = self.view.shape[1], self.view.rows_per_channel
+        blocks = min(MOST_BLOCKS, channels, max(1, self.view.fan_in // BLOCK_WIDTH))
+        pieces = []
+        for start, block in column_blocks(factor, blocks, per_channel):
+            left = channels - start // per_channel
+            view = MatrixView((block.shape[-1], left, *self.view.shape[2:]))
+            pieces.append(self._convolve(x.narrow(self.channel_dim, channels - left, left), block, view))
+        return tuple(pieces)
 
     def rows(self, x: Tensor) -> int:
         """Examples × output positions."""
@@ -85,7 +112,6 @@ class Conv(Contraction):
         need_channels(x, self.channel_dim, self.view.shape[1] * self.groups, "Conv")
 
     def _convolve(self, x: Tensor, matrix: Tensor, view: MatrixView) -> Tensor:
-        self._need_channels(x)
         refuse_batched_weight(matrix, "Conv")
         padding = self.padding
         if self.padding_mode != "zeros":

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from bayesrule.contractions.contraction import Contraction, example_signs, need_channels
+from bayesrule.contractions.contraction import Contraction, column_blocks, example_signs, need_channels
 from bayesrule.linalg import MatrixView
+
+BLOCK_WIDTH, MOST_BLOCKS = 128, 6
+"""Of `widen_triangular`: narrower or more blocks cost more in calls than they save in products."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,12 @@ class Linear(Contraction):
         """``x M``."""
         need_channels(x, -1, self.view.fan_in, "Linear")
         return x @ matrix
+
+    def widen_triangular(self, x: Tensor, factor: Tensor) -> tuple[Tensor, ...]:
+        """``x A`` without most of A's zeros."""
+        need_channels(x, -1, self.view.fan_in, "Linear")
+        blocks = min(MOST_BLOCKS, max(1, self.view.fan_in // BLOCK_WIDTH))
+        return tuple(x[..., start:] @ block for start, block in column_blocks(factor, blocks))
 
     def rows(self, x: Tensor) -> int:
         """All dimensions but the last."""

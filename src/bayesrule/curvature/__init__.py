@@ -13,6 +13,7 @@ from bayesrule.curvature.moments import (
     weight_gradient,
 )
 from bayesrule.curvature.tap import FunctionalPass, FunctionalTap, ModuleTap, watching
+from bayesrule.curvature.triangles import gram, lower_matmul
 
 __all__ = [
     "Fisher",
@@ -29,6 +30,8 @@ __all__ = [
     "fan_in_moment",
     "fan_out_moment",
     "find_layers",
+    "gram",
+    "lower_matmul",
     "sampled_cotangents",
     "squared_gradients",
     "state_dtype",

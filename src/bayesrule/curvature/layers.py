@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -47,7 +48,7 @@ class Layer:
         """Whether the bias is."""
         return any(isinstance(part.layout, tuple) for part in self.parts)
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int]:
         """Fan-in (with the bias's row) and fan-out."""
         return sum(part.length(2) for part in self.parts), self.contraction.view.fan_out

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from bayesrule.curvature.triangles import gram
 from bayesrule.errors import Unsupported
 
 ENTRIES_TOGETHER = 2**24
@@ -39,14 +40,12 @@ class Tapped:
 
 def fan_in_moment(tapped: Tapped) -> Float[Tensor, "*batch fan_in fan_in"]:
     """``A = E[Σ_t a_t a_tᵀ]``: a sum over positions   [Eq. 2; Grosse & Martens 2016, Eq. 30]."""
-    rows = tapped.inputs.flatten(-3, -2)
-    return rows.mT @ rows / tapped.examples
+    return gram(tapped.inputs.flatten(-3, -2), 1 / tapped.examples)
 
 
 def fan_out_moment(tapped: Tapped) -> Float[Tensor, "*batch fan_out fan_out"]:
     """``S = E[(1/T) Σ_t g_t g_tᵀ]``: a mean over positions   [Eq. 2; Grosse & Martens 2016, Eq. 31]."""
-    rows = tapped.gradients.flatten(-4, -2)
-    return rows.mT @ rows / _rows(tapped)
+    return gram(tapped.gradients.flatten(-4, -2), 1 / _rows(tapped))
 
 
 def squared_gradients(tapped: Tapped) -> Float[Tensor, "*batch fan_in fan_out"]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -11,8 +13,7 @@ def log_diagonal_cholesky(raw: Tensor) -> Tensor:
 
     In units of D a step of an optimizer means the same whatever the scale; absolute entries would drown a small D.
     """
-    scale = raw.diagonal(dim1=-2, dim2=-1).exp().unsqueeze(-1)
-    return scale * (raw.tril(-1) + torch.eye(raw.shape[-1], dtype=raw.dtype, device=raw.device))
+    return _LogDiagonalCholesky.apply(raw)
 
 
 def scaled_identity_log_cholesky(size: int, scale: float, like: Tensor) -> Tensor:
@@ -23,4 +24,62 @@ def scaled_identity_log_cholesky(size: int, scale: float, like: Tensor) -> Tenso
 
 def triangular_logdet(factor: Tensor) -> Tensor:
     """``log det L`` of a triangular factor with positive diagonal."""
-    return factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    return _diagonal(factor).log().sum(-1)
+
+
+def triangular_moments(factor: Tensor) -> tuple[Tensor, Tensor]:
+    """``(LLᵀ)_ii`` as a column, and ``log det L``, of a triangular factor L with positive diagonal.
+
+    A KL needs both; together their gradient is one matrix.
+    """
+    return _TriangularMoments.apply(factor)
+
+
+# Both functions below are short compositions of torch's own. Each of those would read and write whole matrices for the
+# gradient, which at a few hundred inputs costs more than the layer.
+
+
+class _LogDiagonalCholesky(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(raw: Tensor) -> Tensor:
+        scale = _diagonal(raw).exp()
+        factor = (raw * scale.unsqueeze(-1)).tril(-1)
+        _diagonal(factor).copy_(scale)
+        return factor
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (factor,) = ctx.saved_tensors
+        slope = (gradient * _diagonal(factor).unsqueeze(-1)).tril(-1)
+        _diagonal(slope).copy_((gradient * factor).sum(-1))  # row i is proportional to the exponential of its own
+        return slope
+
+
+class _TriangularMoments(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(factor: Tensor) -> tuple[Tensor, Tensor]:
+        squares = torch.linalg.vector_norm(factor, dim=-1, keepdim=True).square()
+        return squares, triangular_logdet(factor)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, of_squares: Tensor, of_logdet: Tensor) -> Tensor:
+        (factor,) = ctx.saved_tensors
+        slope = (2 * of_squares) * factor
+        _diagonal(slope).add_(of_logdet.unsqueeze(-1) / _diagonal(factor))
+        return slope
+
+
+def _diagonal(matrix: Tensor) -> Tensor:
+    return matrix.diagonal(dim1=-2, dim2=-1)

@@ -12,6 +12,7 @@ from bayesrule.contractions import Contraction
 from bayesrule.estimators import Estimator, Mean, WeightSample
 from bayesrule.nn.draw_table import DrawTable
 from bayesrule.nn.home import Home
+from bayesrule.posteriors import Posterior
 
 
 class BayesianLayer(nn.Module):
@@ -37,9 +38,9 @@ class BayesianLayer(nn.Module):
             if isinstance(self.estimator, Mean):
                 with self.draws.at_mean():
                     return self._own_forward(*args, **kwargs)
-            estimator = self._chosen(args, kwargs)
-            if estimator is not None and self.contraction is not None:
-                return self._estimate(estimator, self.contraction, *args)
+            chosen = self._chosen(args, kwargs)
+            if chosen is not None and self.contraction is not None:
+                return self._estimate(*chosen, self.contraction, *args)
             return self._own_forward(*args, **kwargs)
 
     def _own_forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -50,25 +51,26 @@ class BayesianLayer(nn.Module):
             output = self.contraction.settle(x, output, self._home("weight")().mean)
         return output
 
-    def _chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Estimator | None:
-        """The estimator for this call; None where the module's own forward, at this pass's draw, is to run."""
+    def _chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Estimator, Posterior] | None:
+        """The estimator for this call and what it draws from; None where the module's own forward is to run."""
         if self.contraction is None or not self.draws.random or len(args) != 1 or kwargs:
             return None
         home = self._home("weight")
         if home.name in self.draws.shared:
             return None
-        estimator = self.estimator.choose(home(), self.contraction, args[0])
+        posterior = home()
+        estimator = self.estimator.choose(posterior, self.contraction, args[0])
         if isinstance(estimator, WeightSample) and not self.contraction.picks_rows:
             return None
-        return estimator if self.draws.claim(home) else None
+        return (estimator, posterior) if self.draws.claim(home) else None
 
     def extra_repr(self) -> str:
         """As the plain module's; to print a model draws nothing."""
         with self.draws.at_mean():
             return super().extra_repr()
 
-    def _estimate(self, estimator: Estimator, contraction: Contraction, x: Tensor) -> Tensor:
-        output = estimator(self._home("weight")(), contraction, x, self.draws.noise)
+    def _estimate(self, estimator: Estimator, posterior: Posterior, contraction: Contraction, x: Tensor) -> Tensor:
+        output = estimator(posterior, contraction, x, self.draws.noise)
         if len(self._home("weight").posterior.parts) > 1:  # the bias is a row of the weight
             return output
         bias = self._bias()

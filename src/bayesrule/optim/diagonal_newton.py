@@ -105,7 +105,7 @@ def check_betas(betas: tuple[float, float]) -> None:
         check_rate(f"1 − betas[{index}]", 1 - beta)
 
 
-def corrected(average: Tensor, beta: float, steps: int) -> Tensor:
+def corrected(average: Tensor, beta: float, steps: int | Tensor) -> Tensor:
     """``m / (1 − βᵏ)``: an average that started at zero, without its bias."""
     return average / (1 - beta**steps)
 

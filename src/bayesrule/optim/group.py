@@ -32,22 +32,28 @@ class Group:
         """That of its first parameter."""
         return self.parts[0].name
 
-    @property
+    @cached_property
     def shapes(self) -> tuple[tuple[int, int], ...]:
         """Fan-in and fan-out of its layers."""
         return tuple(layer.shape for layer in self.layers)
 
-    @property
+    @cached_property
     def event_shape(self) -> tuple[int, ...]:
         """That of a draw, and of its noise."""
         return self.shapes[0] if self.event_dim == 2 else (sum(m * n for m, n in self.shapes),)
 
     def event(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """Tensors in the parameters' own layouts as one event; their leading dimensions are a batch."""
+        if self._dense and len(self.parts) == 2 and tensors[self.name].ndim == 2:
+            return torch.cat((tensors[self.name], tensors[self.parts[1].name].unsqueeze(-1)), dim=-1).mT
         rows = [_rows(part, tensors[part.name]) for part in self.parts]
         if self.event_dim == 1:
             rows = [each.flatten(-2) for each in rows]
-        return rows[0] if len(rows) == 1 else torch.cat(rows, dim=-self.event_dim)
+        if len(rows) == 1:
+            return rows[0]
+        if self.event_dim == 1:
+            return torch.cat(rows, dim=-1)
+        return torch.cat([each.mT for each in rows], dim=-1).mT  # weights lie column by column, and so will this
 
     def split(self, event: Tensor) -> dict[str, Tensor]:
         """The way back."""

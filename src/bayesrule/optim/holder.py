@@ -63,9 +63,10 @@ class PosteriorHolder(torch.optim.Optimizer):
         self.trained = self._trained(found)
         self._saved: dict[str, Tensor] | None = None
         self._rules: dict[tuple[Any, ...], Rule] = {}
+        self._rule_options = tuple(field.name for field in fields(rule))  # type: ignore[arg-type]
         self._flags: dict[nn.Module, bool] = {}
         self._placement, chosen = torch_groups(self.trained, set(found.others), plain_lr, param_groups)
-        super().__init__(chosen, {"lr": lr, **{f.name: getattr(rule, f.name) for f in fields(rule)}})  # type: ignore[arg-type]
+        super().__init__(chosen, {"lr": lr, **{name: getattr(rule, name) for name in self._rule_options}})
         self._check_placement()
         half = (name for name, p in self.trained.items() if p.dtype != state_dtype(p.dtype))
         self._masters = {name: self.trained[name].detach().float() for name in half}
@@ -101,10 +102,10 @@ class PosteriorHolder(torch.optim.Optimizer):
     def rule_of(self, group: Group) -> Rule:
         """The rule with the hyper-parameters its parameters' group of the optimizer now has."""
         options = self.param_groups[self._placement[group.name]]
-        values = tuple(options[field.name] for field in fields(self.rule))  # type: ignore[arg-type]
+        values = tuple(options[name] for name in self._rule_options)
         if values not in self._rules:
-            names = (field.name for field in fields(self.rule))  # type: ignore[arg-type]
-            self._rules[values] = replace(self.rule, **dict(zip(names, values, strict=True)))  # type: ignore[type-var]
+            chosen = dict(zip(self._rule_options, values, strict=True))
+            self._rules[values] = replace(self.rule, **chosen)  # type: ignore[type-var]
         return self._rules[values]
 
     def lr_of(self, name: str) -> float | Tensor:

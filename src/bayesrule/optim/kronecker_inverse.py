@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from bayesrule.curvature import lower_matmul
 from bayesrule.errors import InvalidArgument
 from bayesrule.optim.rule import Number
 from bayesrule.posteriors import EigenKroneckerCovariance, MatrixNormalCovariance
@@ -27,10 +28,9 @@ class FactoredInverse:
     def of(cls, fan_in: Tensor, fan_out: Tensor, damping: Tensor, extra: float) -> FactoredInverse:
         """In float64; the mean's step is damped by γ and ``extra``, the draws by γ alone."""
         doubled = fan_in.double(), fan_out.double()
-        for_draws = [spd_inverse(side) for side in damp_factors(*doubled, damping.double())]
-        stepped = damp_factors(*doubled, damping.double() + extra) if extra else None
-        for_step = for_draws if stepped is None else [spd_inverse(side) for side in stepped]
-        roots = [cholesky(side) for side in for_draws]
+        roots = [inverse_root(side) for side in damp_factors(*doubled, damping.double())]
+        stepped = [inverse_root(s) for s in damp_factors(*doubled, damping.double() + extra)] if extra else roots
+        for_step = [lower_matmul(root, root.mT) for root in stepped]
         return cls(*(each.to(fan_in.dtype) for each in (*roots, *for_step)))
 
     def covariance(self, damping: Tensor, scale: Number) -> MatrixNormalCovariance:
@@ -39,11 +39,13 @@ class FactoredInverse:
 
     def deviation(self, noise: Tensor, damping: Tensor) -> Tensor:
         """``R_in ε R_outᵀ``: the covariance's own root, over √(λ/N), multiplied as the triangles they are."""
-        return lower_matmul(self.fan_in_root, lower_matmul(self.fan_out_root, noise.mT).mT)
+        return lower_matmul(self.fan_out_root, lower_matmul(self.fan_in_root, noise).mT).mT
 
     def solve(self, x: Tensor, damping: Tensor) -> Tensor:
         """``[A^γ]⁻¹ x [S^γ]⁻¹``   [Eq. 3]."""
-        return self.fan_in @ x @ self.fan_out
+        if x.ndim > 2:
+            return self.fan_in @ x @ self.fan_out
+        return (self.fan_out @ (self.fan_in @ x).mT).mT  # symmetric; the result as a layer's weight lies in memory
 
 
 @dataclass(frozen=True)
@@ -79,40 +81,37 @@ class EigenInverse:
 
     def enter(self, x: Tensor) -> Tensor:
         """``Q_inᵀ x Q_out``."""
-        return self.fan_in_basis.mT @ x @ self.fan_out_basis
+        return product(self.fan_in_basis.mT, x, self.fan_out_basis)
 
     def leave(self, x: Tensor) -> Tensor:
         """``Q_in x Q_outᵀ``."""
-        return self.fan_in_basis @ x @ self.fan_out_basis.mT
+        return product(self.fan_in_basis, x, self.fan_out_basis.mT)
 
 
-SMALL_TRIANGLE = 256
-"""Rows up to which a triangle is multiplied as a square, as on a GPU and in a batch: more calls cost more there."""
+def product(left: Tensor, x: Tensor, right: Tensor) -> Tensor:
+    """``left x right``; that of one matrix column after column, as the weight of a layer lies in memory."""
+    return left @ x @ right if x.ndim > 2 else (right.mT @ (left @ x).mT).mT
 
 
-def lower_matmul(lower: Tensor, x: Tensor) -> Tensor:
-    """``L x`` of a lower triangle, by halves: five eighths of a square's products, two halvings deep."""
-    if lower.is_cuda or lower.ndim > 2 or len(lower) <= SMALL_TRIANGLE:
-        return lower @ x
-    product = torch.zeros_like(x, memory_format=torch.contiguous_format)
-    _add_product(product, lower, x)
-    return product
+def inverse_root(matrix: Tensor) -> Tensor:
+    """The lower Cholesky factor R of ``M⁻¹``, without the inverse.
 
-
-def _add_product(total: Tensor, lower: Tensor, x: Tensor) -> None:
-    """``total += L x``, without temporaries."""
-    half = len(lower) // 2
-    if len(lower) <= SMALL_TRIANGLE:
-        total.addmm_(lower, x)
-        return
-    _add_product(total[:half], lower[:half, :half], x[:half])
-    total[half:].addmm_(lower[half:, :half], x[:half])
-    _add_product(total[half:], lower[half:, half:], x[half:])
+    ``M = UUᵀ`` with an upper triangle U, which is the Cholesky factor of M read from its last row and column backwards;
+    then ``R = U⁻ᵀ``.
+    """
+    backwards = cholesky(matrix.flip(-2, -1))
+    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    return torch.linalg.solve_triangular(backwards, identity, upper=False).mT.flip(-2, -1)
 
 
 def spd_inverse(matrix: Tensor) -> Tensor:
     """Of a symmetric positive-definite matrix, by its Cholesky factor."""
-    return torch.cholesky_inverse(cholesky(matrix))
+    factor = cholesky(matrix)
+    if not matrix.is_cuda or matrix.ndim == 2:
+        return torch.cholesky_inverse(factor)
+    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    half = torch.linalg.solve_triangular(factor, identity, upper=False)  # a GPU has no batched inverse of its own
+    return half.mT @ half
 
 
 def cholesky(matrix: Tensor) -> Tensor:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from bayesrule.optim.rule import Message
+
+WIDE = (torch.float32, torch.float64)
+"""Types in which a sum of sizes does not overflow as long as the gradients make any sense."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Messages:
 
 @dataclass
 class Gathered:
-    """Sums over passes: curvatures weighted by examples, residuals, and how many blocks had a gradient."""
+    """What passes said so far: means of curvatures over examples, residuals, and how many blocks had a gradient."""
 
     blocks: int = 0
     curvatures: dict[str, tuple[dict[str, Tensor], int]] = field(default_factory=dict)
@@ -45,11 +49,10 @@ class Gathered:
 
     def add_curvature(self, name: str, curvature: Mapping[str, Tensor], examples: int) -> None:
         """A mean over so many examples."""
-        sums, count = self.curvatures.get(name, ({}, 0))
-        added = {
-            key: value * examples + sums[key] if key in sums else value * examples for key, value in curvature.items()
-        }
-        self.curvatures[name] = added, count + examples
+        means, count = self.curvatures.get(name, ({}, 0))
+        share = examples / (count + examples)
+        joined = {key: torch.lerp(means[key], new, share) if count else new for key, new in curvature.items()}
+        self.curvatures[name] = joined, count + examples
 
     def add_residuals(self, found: Residuals) -> None:
         """Some more examples."""
@@ -61,20 +64,38 @@ class Gathered:
     def merge(self, block: Gathered) -> None:
         """Another block."""
         self.blocks += 1
-        for name, (sums, count) in block.curvatures.items():
-            self.add_curvature(name, {key: value / count for key, value in sums.items()}, count)
+        for name, (means, count) in block.curvatures.items():
+            self.add_curvature(name, means, count)
         if block.residuals is not None:
             self.add_residuals(block.residuals)
 
     def curvature(self, name: str) -> dict[str, Tensor] | None:
         """The mean over all examples."""
-        if name not in self.curvatures:
-            return None
-        sums, count = self.curvatures[name]
-        return {key: value / count for key, value in sums.items()}
+        return self.curvatures[name][0] if name in self.curvatures else None
 
 
-def all_finite(tensors: list[Tensor]) -> bool:
-    """Whether every entry is finite, by one look at the device: what is not makes a sum that is not."""
-    sums = [tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32)) for tensor in tensors]
-    return bool(torch.stack([each.to(sums[0].device, torch.float64) for each in sums]).isfinite().all())
+def finite_check(tensors: list[Tensor]) -> Callable[[], bool]:
+    """Starts to find out whether every entry is finite, and returns how to learn it: work may be queued in between.
+
+    What is not finite makes a sum of sizes that is not; one number is looked at.
+    """
+    one_kind = len({(tensor.device, tensor.dtype) for tensor in tensors}) == 1 and tensors[0].dtype in WIDE
+    if one_kind and tensors[0].is_cuda:
+        sums = list(torch._foreach_norm(tensors, 1))  # one launch
+    elif one_kind:
+        sums = [tensor.sum() for tensor in tensors]
+    else:
+        sums = [tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32)) for tensor in tensors]
+        sums = [each.to(sums[0].device, torch.float64) for each in sums]
+    total = torch.stack(sums).sum()
+    if not total.is_cuda:
+        return lambda: math.isfinite(total.item())
+    landed, event = torch.empty((), dtype=total.dtype, pin_memory=True), torch.cuda.Event()
+    landed.copy_(total, non_blocking=True)
+    event.record(torch.cuda.current_stream(total.device))
+
+    def finite() -> bool:
+        event.synchronize()
+        return math.isfinite(landed.item())
+
+    return finite

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from bayesrule.optim.rule import (
@@ -15,6 +16,7 @@ from bayesrule.optim.rule import (
     PriorTerm,
     Rule,
     State,
+    Task,
     check_not_negative,
     check_rate,
     ema_rate,
@@ -48,7 +50,7 @@ class NaturalGradientRule(Rule):
         check_not_negative(momentum=self.momentum, extra_damping=self.extra_damping, max_kl=self.max_kl)
 
     @abstractmethod
-    def absorb(self, state: Any, message: Message, damping: Tensor, rate: float, *, refresh: bool) -> Any:
+    def absorb(self, state: Any, message: Message, damping: Tensor, rate: Number, *, refresh: bool) -> Any:
         """``F ← (1−β)F + β F_batch``, and at a refresh what draws and steps need of its inverse."""
 
     @abstractmethod
@@ -59,15 +61,59 @@ class NaturalGradientRule(Rule):
         self, mean: Tensor, state: Any, message: Message, prior: PriorTerm, *, lr: Number, refresh: bool
     ) -> tuple[Tensor, Any]:
         """``F ← (1−β̃)F + β̃ ggᵀ``, then ``μ ← μ − α̃ (F + γ)⁻¹ [∇NLL + γ(μ − m₀)]``   [Eq. 9], within the guard."""
+        proposed = self._proposed(mean, state, message, prior, refresh)
+        lr, limited = guarded(lr, proposed.length, self.event_dim, self.max_kl, state.limited)
+        return proposed.accepted(mean, message, lr, limited)
+
+    def updates(self, tasks: Sequence[Task], *, lr: Number, refresh: bool) -> list[tuple[Tensor, Any]]:
+        """The same; the guard of all groups in one go."""
+        if self.max_kl is None or isinstance(lr, Tensor) or any(state.limited.ndim for _, state, _, _ in tasks):
+            return super().updates(tasks, lr=lr, refresh=refresh)
+        proposed = [self._proposed(*task, refresh) for task in tasks]
+        counts = torch.stack([state.limited for _, state, _, _ in tasks])
+        rates, limited = guarded(lr, torch.stack([each.length for each in proposed]), 0, self.max_kl, counts)
+        return [
+            each.accepted(mean, message, rate, count)
+            for (mean, _, message, _), each, rate, count in zip(
+                tasks, proposed, torch.as_tensor(rates), limited, strict=True
+            )
+        ]
+
+    def _proposed(self, mean: Tensor, state: Any, message: Message, prior: PriorTerm, refresh: bool) -> _Proposed:
+        """The step before the guard."""
         state = self.absorb(state, message, prior.damping, ema_rate(state, self.beta, self.warm_up), refresh=refresh)
         momentum = prior.pull(message.gradient, mean)
         if self.momentum:
             momentum = momentum + self.momentum * state.momentum
-        step = self.solve(state, momentum, prior.damping + self.extra_damping)
-        lr, limited = guarded(lr, inner(step, momentum, self.event_dim), self.event_dim, self.max_kl, state.limited)
-        estimates = state.estimates + (message.curvature is not None)
-        counted = replace(state, steps=state.steps + 1, estimates=estimates, limited=limited, momentum=momentum)
-        return moved(mean, step, lr), counted
+        damping = prior.damping + self.extra_damping if self.extra_damping else prior.damping
+        step = self.solve(state, momentum, damping)
+        return _Proposed(state, momentum, step, inner(*_as_stored(step, momentum, self.event_dim), self.event_dim))
+
+
+@dataclass(frozen=True)
+class _Proposed:
+    """A state with its new curvature, the gradient with momentum p, the step ``(F + γ)⁻¹p``, and their product."""
+
+    state: Any
+    momentum: Tensor
+    step: Tensor
+    length: Tensor
+
+    def accepted(self, mean: Tensor, message: Message, lr: Number, limited: Tensor) -> tuple[Tensor, Any]:
+        """The new mean and state."""
+        old = self.state
+        estimates = old.estimates + (message.curvature is not None)
+        new = replace(old, steps=old.steps + 1, estimates=estimates, limited=limited, momentum=self.momentum)
+        return moved(mean, self.step, lr), new
+
+
+def _as_stored(left: Tensor, right: Tensor, event_dim: int) -> tuple[Tensor, Tensor]:
+    """Both as they lie in memory where that is column by column: a sum over them then copies neither."""
+    if event_dim == 2:
+        turned = left.mT, right.mT
+        if turned[0].is_contiguous() and turned[1].is_contiguous():
+            return turned
+    return left, right
 
 
 class NaturalGradientOptimizer(PosteriorOptimizer):

@@ -69,7 +69,7 @@ class NoisyBlockTridiagonalRule(NaturalGradientRule):
         return BlockTridiagonalCovariance(tuple(blocks), state.inverse.couplings)
 
     def absorb(
-        self, state: NoisyBlockTridiagonalState, message: Message, damping: Tensor, rate: float, *, refresh: bool
+        self, state: NoisyBlockTridiagonalState, message: Message, damping: Tensor, rate: Number, *, refresh: bool
     ) -> NoisyBlockTridiagonalState:
         """All moments averaged alike, so that they stay moments of one law."""
 

@@ -50,7 +50,7 @@ class NoisyEKFACRule(NaturalGradientRule):
         return state.inverse.deviation(noise, damping)
 
     def absorb(
-        self, state: NoisyEKFACState, message: Message, damping: Tensor, rate: float, *, refresh: bool
+        self, state: NoisyEKFACState, message: Message, damping: Tensor, rate: Number, *, refresh: bool
     ) -> NoisyEKFACState:
         """Q from the factors at a refresh, f an average of squares along it.
 

@@ -66,7 +66,7 @@ class NoisyFullRule(NaturalGradientRule):
         return FullCovariance(root * state.root, (state.root.shape[-1],))
 
     def absorb(
-        self, state: NoisyFullState, message: Message, damping: Tensor, rate: float, *, refresh: bool
+        self, state: NoisyFullState, message: Message, damping: Tensor, rate: Number, *, refresh: bool
     ) -> NoisyFullState:
         """``F ← (1−β̃)F + β̃ E[ggᵀ]``."""
         fisher = averaged(state.fisher, message, "fisher", rate)

@@ -35,7 +35,7 @@ def zero_factors(mean: Tensor) -> tuple[Tensor, Tensor]:
     return mean.new_zeros((*batch, fan_in, fan_in)), mean.new_zeros((*batch, fan_out, fan_out))
 
 
-def averaged_factors(fan_in: Tensor, fan_out: Tensor, message: Message, rate: float) -> tuple[Tensor, Tensor]:
+def averaged_factors(fan_in: Tensor, fan_out: Tensor, message: Message, rate: Number) -> tuple[Tensor, Tensor]:
     """``A ← (1−β̃)A + β̃ aaᵀ`` and ``S ← (1−β̃)S + β̃ ggᵀ``   [Eq. 11]."""
     return averaged(fan_in, message, "fan_in", rate), averaged(fan_out, message, "fan_out", rate)
 
@@ -72,9 +72,11 @@ class NoisyKFACRule(NaturalGradientRule):
         return state.inverse.deviation(noise, damping)
 
     def absorb(
-        self, state: NoisyKFACState, message: Message, damping: Tensor, rate: float, *, refresh: bool
+        self, state: NoisyKFACState, message: Message, damping: Tensor, rate: Number, *, refresh: bool
     ) -> NoisyKFACState:
         """Eq. 11, and the inverses of Eq. 12 every ``T_inv`` steps."""
+        if message.curvature is None and not refresh:
+            return state
         sides = averaged_factors(state.fan_in, state.fan_out, message, rate)
         inverse = self._invert(*sides, damping) if refresh else state.inverse
         return replace(state, fan_in=sides[0], fan_out=sides[1], inverse=inverse)

@@ -56,14 +56,18 @@ class State(ABC):
     """What every algorithm keeps.
 
     Attributes:
-        steps: Updates so far.
-        estimates: Curvature messages among them.
+        steps: Updates so far; a number on the device where steps are captured.
+        estimates: Curvature messages among them, likewise.
         limited: How many steps the guard has shortened.
     """
 
-    steps: int
-    estimates: int
+    steps: int | Tensor
+    estimates: int | Tensor
     limited: Tensor
+
+
+Task = tuple[Tensor, Any, Message, PriorTerm]
+"""What an update is of: mean, state, message and prior."""
 
 
 class Rule(ABC):
@@ -121,14 +125,21 @@ class Rule(ABC):
     ) -> tuple[Tensor, Any]:
         """One step: the new mean and state. ``refresh``: whether inverses are computed anew."""
 
+    def updates(self, tasks: Sequence[Task], *, lr: Number, refresh: bool) -> list[tuple[Tensor, Any]]:
+        """`update` for several groups; a rule may do for all at once what costs more to call than to compute."""
+        return [self.update(*task, lr=lr, refresh=refresh) for task in tasks]
 
-def ema_rate(state: State, rate: float, warm_up: bool) -> float:
+
+def ema_rate(state: State, rate: float, warm_up: bool) -> Number:
     """The weight of the newest estimate: ``β``, or, where averaging starts evenly, 1/k for the k-th if larger."""
+    if warm_up and isinstance(state.estimates, Tensor):
+        return (1 / (state.estimates + 1)).clamp_min(rate)
     return max(rate, 1 / (state.estimates + 1)) if warm_up else rate
 
 
-def averaged(old: Tensor, message: Message, name: str, rate: float) -> Tensor:
+def averaged(old: Tensor, message: Message, name: str, rate: Number) -> Tensor:
     """``(1 − β) old + β new``, or ``old`` where the message has no curvature."""
+    rate = rate.to(old.dtype) if isinstance(rate, Tensor) else rate
     return old if message.curvature is None else torch.lerp(old, message.curvature[name].to(old), rate)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Literal, get_args
 
 import torch
@@ -52,6 +53,8 @@ class SamplingHolder(PosteriorHolder):
         self._pending = Gathered()
         self._block: Gathered | None = None
         self._room: list[Tensor] = []
+        self._drawn = tuple(self._posterior_names())
+        self._kinds: dict[tuple[str, ...], set[tuple[torch.device, torch.dtype]]] = {}
         self._loss_scale: float | None = None
 
     @contextmanager
@@ -72,10 +75,11 @@ class SamplingHolder(PosteriorHolder):
         for parameter in self.trained.values():
             parameter.grad = None
         block = self._block = Gathered()
-        drawn: list[Tensor] = [self.trained[part.name] for group in self.groups.values() for part in group.parts]
+        drawn: list[Tensor] = [self.trained[name] for name in self._drawn]
         kept = self._room = self._room or [torch.empty_like(parameter, requires_grad=False) for parameter in drawn]
-        torch._foreach_copy_(kept, [parameter.detach() for parameter in drawn])
-        self._saved = dict(zip(self._posterior_names(), kept, strict=True))
+        with torch.no_grad():
+            torch._foreach_copy_(kept, drawn)
+        self._saved = dict(zip(self._drawn, kept, strict=True))
         finished = False
         try:
             with ExitStack() as stack:
@@ -103,7 +107,11 @@ class SamplingHolder(PosteriorHolder):
         """Clear gradients; outside of `sampled_params` also the messages gathered since the last step."""
         if self._block is None:
             self._pending = Gathered()
-        super().zero_grad(set_to_none)
+        if not set_to_none:
+            super().zero_grad(set_to_none=False)
+            return
+        for parameter in self.trained.values():  # torch's own way to do so costs as much as a layer
+            parameter.grad = None
 
     def _enter(self, stack: ExitStack, noise: NoiseSource | None, loss_scale: float | None) -> None:
         """The draw, and hooks where this step needs them."""
@@ -117,33 +125,49 @@ class SamplingHolder(PosteriorHolder):
                                if isinstance(q := self.posterior_of(g), GaussianPosterior)}  # fmt: skip
                 stack.enter_context(local_noise(self.model, drawn, covariances, noise or self._own_noise()))
             else:
-                for group in drawn.values():
-                    self._put(group, *self._deviation(group, noise))
+                self._draw(list(drawn.values()), noise)
         if stats:
             layers = [layer for group in self.groups.values() for layer in group.layers]
             cotangents = None if self.fisher == "empirical" else self._cotangents
             stack.enter_context(ModuleTap(self.model, layers, self._receive, cotangents, loss_scale or 1.0)())
 
-    def _deviation(self, group: Group, noise: NoiseSource | None) -> tuple[Tensor, float]:
-        """What to add to the mean: a fresh deviation, or the last one with the other sign, and its factor."""
-        last = self._mirror.pop(group.name, None)
-        if last is not None and noise is None:
-            return last, -(self.scale**0.5)
-        parameter = self.trained[group.name]
-        like = torch.empty((), dtype=state_dtype(parameter.dtype), device=parameter.device)
-        drawn = (noise or self._own_noise())(group.event_shape, "normal", like)
-        damping = self.priors.term(group.name).damping
-        deviation = self.rule_of(group).deviation(self.states[group.name], drawn, damping)
+    def _draw(self, groups: list[Group], noise: NoiseSource | None) -> None:
+        """A fresh deviation in the weights, or the last one with the other sign."""
+        last = {} if noise is not None else {group.name: self._mirror[group.name] for group in groups
+                                             if group.name in self._mirror}  # fmt: skip
+        self._mirror = {}
+        fresh = [group for group in groups if group.name not in last]
+        deviations = {}
+        for group, drawn in zip(fresh, self._normals(fresh, noise), strict=True):
+            damping = self.priors.term(group.name).damping
+            deviations[group.name] = self.rule_of(group).deviation(self.states[group.name], drawn, damping)
         if self.mirrored and noise is None:
-            self._mirror[group.name] = deviation
-        return deviation, self.scale**0.5
+            self._mirror = deviations
+        self._put(deviations, self.scale**0.5)
+        self._put(last, -(self.scale**0.5))
 
-    def _put(self, group: Group, deviation: Tensor, factor: float) -> None:
-        for name, value in group.split(deviation).items():
-            if name in self._masters:
-                self.trained[name].copy_(torch.add(self._masters[name], value, alpha=factor))
-            else:
-                self.trained[name].add_(value, alpha=factor)
+    def _normals(self, groups: list[Group], noise: NoiseSource | None) -> list[Tensor]:
+        """One normal for each weight: from a source group by group, from the own generator of a device all at once."""
+        names = tuple(group.name for group in groups)
+        if names not in self._kinds:
+            self._kinds[names] = {(p.device, state_dtype(p.dtype)) for p in (self.trained[name] for name in names)}
+        if noise is not None or len(self._kinds[names]) != 1:
+            source = noise or self._own_noise()
+            likes = [self.trained[name].detach() for name in names]
+            return [source(group.event_shape, "normal", like.to(state_dtype(like.dtype)))
+                    for group, like in zip(groups, likes, strict=True)]  # fmt: skip
+        ((device, dtype),) = self._kinds[names]
+        sizes = [math.prod(group.event_shape) for group in groups]
+        flat = self._own_noise()((sum(sizes),), "normal", torch.empty((), dtype=dtype, device=device))
+        return [piece.view(group.event_shape) for group, piece in zip(groups, flat.split(sizes), strict=True)]
+
+    def _put(self, deviations: Mapping[str, Tensor], factor: float) -> None:
+        parts = {name: value for group, deviation in deviations.items()
+                 for name, value in self.groups[group].split(deviation).items()}  # fmt: skip
+        for name in parts.keys() & self._masters.keys():
+            self.trained[name].copy_(torch.add(self._masters[name], parts.pop(name), alpha=factor))
+        if parts:
+            torch._foreach_add_([self.trained[name] for name in parts], list(parts.values()), alpha=factor)
 
     def _own_noise(self) -> NoiseSource:
         return lambda shape, law, like: draw(shape, law, like, self.generator(like.device))
@@ -195,8 +219,9 @@ class SamplingHolder(PosteriorHolder):
             raise InvalidArgument(f"fisher={fisher!r} needs a likelihood", remedy="Pass likelihood=….")
         return fisher
 
-    def _full_precision(self) -> torch.autocast:
-        return torch.autocast(next(iter(self.trained.values())).device.type, enabled=False)
+    def _full_precision(self) -> AbstractContextManager[Any]:
+        kind = next(iter(self.trained.values())).device.type
+        return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def check_count(name: str, value: int) -> None:

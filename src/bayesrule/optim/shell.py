@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bayesrule.curvature import Fisher
 from bayesrule.errors import InvalidArgument
 from bayesrule.likelihoods import GaussianGammaNoise, Likelihood
-from bayesrule.optim.messages import Gathered, Messages, Residuals, all_finite
+from bayesrule.optim.messages import Gathered, Messages, Residuals, finite_check
 from bayesrule.optim.plain import adam_update
 from bayesrule.optim.rule import Message, Rule
 from bayesrule.optim.sampling import Noise, SamplingHolder, check_count, due
@@ -98,7 +98,11 @@ class PosteriorOptimizer(SamplingHolder):
             self.skipped_steps += 1
         else:
             with self._full_precision():
-                self._apply(self.exchange(self._messages()))
+                finite = finite_check([p.grad for p in self.trained.values() if p.grad is not None])
+                messages = self._messages()
+                if due(self.steps + 1, self.T_inv) or self._pending.curvatures:
+                    self._check(finite)  # what follows may fail by itself at numbers that are not finite
+                self._apply(self.exchange(messages), finite)
             self.steps += 1
         self._pending, self._loss_scale = Gathered(), None
         return loss
@@ -126,14 +130,9 @@ class PosteriorOptimizer(SamplingHolder):
         return bool(found)
 
     def _messages(self) -> Messages:
-        """Gradients and curvatures of all blocks, refused where they are not finite or not complete."""
+        """Gradients and curvatures of all blocks, refused where they are not complete."""
         gradients = {name: p.grad for name, p in self.trained.items() if p.grad is not None}
-        if not all_finite(list(gradients.values())):
-            raise InvalidArgument(
-                "A gradient is not finite", got=[n for n, g in gradients.items() if not bool(g.isfinite().all())],
-                remedy="Nothing was changed. Drop it by opt.zero_grad(); lower lr, or clip, if it happens again.",
-            )  # fmt: skip
-        means, groups = self.means(), {}
+        groups = {}
         for name, group in self.groups.items():
             own = {part.name: gradients.get(part.name) for part in group.parts}
             if all(gradient is None for gradient in own.values()):
@@ -146,37 +145,57 @@ class PosteriorOptimizer(SamplingHolder):
                     remedy="Call the network itself; name layers whose weights others read in plain=(…); "
                     "checkpoint activations with use_reentrant=False.",
                 )
-            filled = {key: torch.zeros_like(means[key]) if g is None else g.to(means[key]) for key, g in own.items()}
+            filled = {key: torch.zeros_like(self.mean_of(key)) if g is None else self._widened(key, g)
+                      for key, g in own.items()}  # fmt: skip
             groups[name] = Message(group.event(filled), curvature)
-        plain = {name: gradients[name].to(means[name]) for name in self.plain_states if name in gradients}
+        plain = {name: self._widened(name, gradients[name]) for name in self.plain_states if name in gradients}
         return Messages(groups, plain, self._pending.residuals)
 
-    def _apply(self, messages: Messages) -> None:
-        """New means and states, all computed before any is kept."""
+    def _widened(self, name: str, gradient: Tensor) -> Tensor:
+        """In the precision of the mean."""
+        return gradient.to(self._masters[name]) if name in self._masters else gradient
+
+    def _check(self, finite: Callable[[], bool]) -> None:
+        if not finite():
+            wrong = [n for n, p in self.trained.items() if p.grad is not None and not bool(p.grad.isfinite().all())]
+            raise InvalidArgument(
+                "A gradient is not finite", got=wrong,
+                remedy="Nothing was changed. Drop it by opt.zero_grad(); lower lr, or clip, if it happens again.",
+            )  # fmt: skip
+
+    def _apply(self, messages: Messages, finite: Callable[[], bool]) -> None:
+        """New means and states, all computed before any is kept, and kept if the gradients were finite."""
         refresh = due(self.steps + 1, self.T_inv)
         if refresh and not self.priors.fixed and self.steps:
             posteriors = {n: q for n, q in self.posteriors().items() if isinstance(q, GaussianPosterior)}
             self.priors.follow(posteriors, self._prior_rate())
-        means = self.means()
         moved: dict[str, Tensor] = {}
         states, plain_states = dict(self.states), dict(self.plain_states)
-        for name, message in messages.groups.items():
-            group = self.groups[name]
-            mean, states[name] = self.rule_of(group).update(
-                self.mean(group), states[name], message, self.priors.term(name), lr=self.lr_of(name), refresh=refresh
-            )
-            moved |= group.split(mean)
+        for names in self._alike(messages.groups):
+            groups = [self.groups[name] for name in names]
+            tasks = [(self.mean(group), states[group.name], messages.groups[group.name], self.priors.term(group.name))
+                     for group in groups]  # fmt: skip
+            found = self.rule_of(groups[0]).updates(tasks, lr=self.lr_of(names[0]), refresh=refresh)
+            for group, (mean, states[group.name]) in zip(groups, found, strict=True):
+                moved |= group.split(mean)
         for name, gradient in messages.plain.items():
             moved[name], plain_states[name] = adam_update(
-                means[name], plain_states[name], gradient, lr=self.lr_of(name)
+                self.mean_of(name), plain_states[name], gradient, lr=self.lr_of(name)
             )  # fmt: skip
+        self._check(finite)
         self._learn_noise(messages.residuals)
         self.states, self.plain_states = states, plain_states
-        for name, value in moved.items():
-            if self.trained[name].grad is not None:
-                self.trained[name].copy_(value)
-                if name in self._masters:
-                    self._masters[name] = value.clone()
+        kept = {name: value for name, value in moved.items() if self.trained[name].grad is not None}
+        torch._foreach_copy_([self.trained[name] for name in kept], list(kept.values()))
+        for name in self._masters.keys() & kept.keys():
+            self._masters[name] = kept[name].clone()
+
+    def _alike(self, names: Iterable[str]) -> list[list[str]]:
+        """Groups of one rule and step size on one device."""
+        found: dict[Any, list[str]] = {}
+        for name in names:
+            found.setdefault((self._placement[name], self.trained[name].device), []).append(name)
+        return list(found.values())
 
     def _prior_rate(self) -> float:
         return min(1.0, self.param_groups[0].get("beta", 0.01) * self.T_inv)

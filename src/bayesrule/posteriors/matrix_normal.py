@@ -5,12 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bayesrule.linalg import bilinear_sum, log_diagonal_cholesky, scaled_identity_log_cholesky, triangular_logdet
+from bayesrule.linalg import (
+    bilinear_sum,
+    joint_norm,
+    log_diagonal_cholesky,
+    scaled_identity_log_cholesky,
+    triangular_moments,
+)
 from bayesrule.posteriors.covariance import CovarianceOperator
 from bayesrule.posteriors.family import Family, check_matrix, check_positive
 from bayesrule.posteriors.gaussian import GaussianPosterior
@@ -47,17 +54,15 @@ class MatrixNormalCovariance(CovarianceOperator):
     def logdet(self) -> Tensor:
         """``2(n Σ log A_ii + m Σ log B_jj)``   [Eq. 3]."""
         fan_in, fan_out = self.event_shape
-        return 2 * (
-            fan_out * triangular_logdet(self.fan_in_cholesky) + fan_in * triangular_logdet(self.fan_out_cholesky)
-        )
+        return 2 * (fan_out * self._fan_in_moments[1] + fan_in * self._fan_out_moments[1])
 
     def diagonal(self) -> Tensor:
         """``(AAᵀ)_ii (BBᵀ)_jj``."""
-        return self._fan_in_variance @ self._fan_out_variance.mT
+        return self._fan_in_moments[0] @ self._fan_out_moments[0].mT
 
     def trace(self, precision: Tensor) -> Tensor:
         """``Σ_ij p_ij (AAᵀ)_ii (BBᵀ)_jj``   [Algorithm 1, with 1/σ² for the printed 1/σ]."""
-        return bilinear_sum(self._fan_in_variance, precision, self._fan_out_variance)
+        return bilinear_sum(self._fan_in_moments[0], precision, self._fan_out_moments[0])
 
     def projects(self, contraction: Contraction) -> bool:
         """Not for grouped layers: outputs of different groups share rows of the weight, so their noises correlate."""
@@ -67,17 +72,18 @@ class MatrixNormalCovariance(CovarianceOperator):
         """``‖Aᵀx‖ · (B ε)ᵀ``: every position has its own scale, all share B."""
         if not self.projects(contraction):
             return super().project(contraction, x)
-        rotated = contraction.widen(x, self.fan_in_cholesky)
-        scale = torch.linalg.vector_norm(rotated, dim=contraction.channel_dim, keepdim=True)
-        return (OutputNoise(scale, self.fan_out_cholesky),)
+        rotated = contraction.widen_triangular(x, self.fan_in_cholesky)
+        return (OutputNoise(joint_norm(rotated, contraction.channel_dim), self.fan_out_cholesky),)
 
-    @property
-    def _fan_in_variance(self) -> Tensor:
-        return self.fan_in_cholesky.square().sum(-1, keepdim=True)
+    @cached_property
+    def _fan_in_moments(self) -> tuple[Tensor, Tensor]:
+        """``(AAᵀ)_ii`` and ``log det A``."""
+        return triangular_moments(self.fan_in_cholesky)
 
-    @property
-    def _fan_out_variance(self) -> Tensor:
-        return self.fan_out_cholesky.square().sum(-1, keepdim=True)
+    @cached_property
+    def _fan_out_moments(self) -> tuple[Tensor, Tensor]:
+        """``(BBᵀ)_jj`` and ``log det B``."""
+        return triangular_moments(self.fan_out_cholesky)
 
 
 def init_cholesky_factors(mean: Tensor, init_std: float) -> dict[str, Tensor]:

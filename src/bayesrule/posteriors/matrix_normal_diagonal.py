@@ -87,25 +87,37 @@ class MatrixNormalKroneckerDiagonalCovariance(SumCovariance):
 
     def logdet(self) -> Tensor:
         """Exact; it needs eigenvalues only, whose gradient is finite even where they coincide."""
-        fan_in, fan_out = (torch.linalg.eigvalsh(pencil) for pencil in self._pencils())
+        diagonal = self._diagonal_in_double()
+        fan_in, fan_out = (torch.linalg.eigvalsh(pencil) for pencil in self._pencils(diagonal))
         spectrum = 1 + fan_in.clamp_min(0)[..., :, None] * fan_out.clamp_min(0)[..., None, :]
-        return broadcast_sum(spectrum.log(), self.event_shape) + self.diagonal_factors.logdet()
+        total = broadcast_sum(spectrum.log(), self.event_shape) + diagonal.logdet()
+        return total.to(self.diagonal_factors.fan_in_factor.dtype)
 
     def eigen(self) -> EigenKroneckerCovariance:
         """The same covariance as ``(L ⊗ R) diag(1 + λκ) (L ⊗ R)ᵀ``."""
         scales = self.diagonal_factors.fan_in_factor, self.diagonal_factors.fan_out_factor
-        (fan_in, left), (fan_out, right) = (torch.linalg.eigh(pencil) for pencil in self._pencils())
-        spectrum = 1 + fan_in[..., :, None] * fan_out[..., None, :]
-        return EigenKroneckerCovariance(scales[0] * left, scales[1] * right, spectrum)
-
-    def _pencils(self) -> tuple[Tensor, Tensor]:
-        """``D^{-½} AAᵀ D^{-½}`` for either side."""
-        sides = (
-            (self.kronecker.fan_in_cholesky, self.diagonal_factors.fan_in_factor),
-            (self.kronecker.fan_out_cholesky, self.diagonal_factors.fan_out_factor),
+        (fan_in, left), (fan_out, right) = (
+            torch.linalg.eigh(pencil) for pencil in self._pencils(self._diagonal_in_double())
         )
-        whitened = [factor / scale for factor, scale in sides]
-        return whitened[0] @ whitened[0].mT, whitened[1] @ whitened[1].mT
+        spectrum = 1 + fan_in[..., :, None] * fan_out[..., None, :]
+        found = scales[0] * left, scales[1] * right, spectrum
+        return EigenKroneckerCovariance(*(tensor.to(scales[0].dtype) for tensor in found))
+
+    def _diagonal_in_double(self) -> KTiedCovariance:
+        """D, for the eigenvalues and what is added to them.
+
+        ``λ_i κ_j`` can be large where ``λ_i`` is below the rounding of the largest λ: in single precision such
+        eigenvalues are lost, and with them a tenth of the gradient at scales over five orders of magnitude.
+        """
+        return KTiedCovariance(
+            self.diagonal_factors.fan_in_factor.double(), self.diagonal_factors.fan_out_factor.double()
+        )
+
+    def _pencils(self, diagonal: KTiedCovariance) -> tuple[Tensor, Tensor]:
+        """``D^{-½} AAᵀ D^{-½}`` for either side."""
+        fan_in = self.kronecker.fan_in_cholesky.double() / diagonal.fan_in_factor
+        fan_out = self.kronecker.fan_out_cholesky.double() / diagonal.fan_out_factor
+        return fan_in @ fan_in.mT, fan_out @ fan_out.mT
 
 
 @dataclass(frozen=True)

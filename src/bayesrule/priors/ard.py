@@ -21,6 +21,7 @@ class ARD(Prior):
 
     def given(self, posterior: Posterior, hyperparameters: Mapping[str, Tensor]) -> DiagonalNormal:
         """The best precision of every entry."""
-        squares = expected_squares(need_gaussian(posterior, self))
+        # By the envelope theorem the KL's gradient does not pass through its minimiser, so none is kept here.
+        squares = expected_squares(need_gaussian(posterior, self)).detach()
         precision = squares.clamp_min(torch.finfo(squares.dtype).tiny).reciprocal()
         return DiagonalNormal(precision.new_zeros(()), precision)

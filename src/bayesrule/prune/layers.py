@@ -80,7 +80,10 @@ def uncuttable(net: nn.Module, graph: fx.Graph | None, names: set[str]) -> dict[
     for layer in sorted(layers):
         module = net.get_submodule(layer)
         own = dict(module.named_parameters(prefix=layer, recurse=False))
-        tied = [other for name, parameter in own.items() for other in owners[parameter] if other != name]
+        tied = [
+            f"{name.rpartition('.')[2]} is also {other!r}"
+            for name, parameter in own.items() for other in owners[parameter] if other != name
+        ]  # fmt: skip
         if why := _why_not(module, calls[layer], tied, bool(read & set(own))):
             found[layer] = why
     return found
@@ -99,7 +102,7 @@ def _why_not(module: nn.Module, calls: int, tied: list[str], read: bool) -> str:
     if isinstance(module, _ConvNd) and module.groups > 1:
         return f"each of its {module.groups} groups sees channels of its own"
     if tied:
-        return f"its weight is also {', '.join(repr(name) for name in tied)}"
+        return f"its {', its '.join(tied)}"
     if calls > 1:
         return f"it is called {calls} times in a pass"
     if calls == 0 or read:

@@ -79,7 +79,7 @@ def _held_fast(walk: Walk, layers: set[str]) -> dict[str, str]:
         for layer, space in walk.writers.items():
             if layer in layers and walk.spaces.find(space) == walk.spaces.find(pin.space):
                 count = int(pin.dropped.sum())
-                found.setdefault(layer, f"{count} of its units have been dropped, but {pin.where!r} needs every one")
+                found.setdefault(layer, f"{count} of its units have been dropped, but {pin.where} needs every one")
     return found
 
 

@@ -262,9 +262,16 @@ class Walk:
     def _pin(self, node: fx.Node) -> None:
         for source in node.all_input_nodes:
             if value := self._values.get(source):
-                where = str(node.target) if node.op == "call_module" else node.name
                 refused = node.op != "output" and node in self._ahead
-                self.pins.append(Pin(value.space, where, refused, ~value.constant.isnan()))
+                self.pins.append(Pin(value.space, self._named(node), refused, ~value.constant.isnan()))
+
+    def _named(self, node: fx.Node) -> str:
+        """An operation for messages, with what would help."""
+        if node.op == "call_module":
+            return f"{node.target!r} ({type(self.net.get_submodule(str(node.target))).__name__})"
+        if node.target in ("view", "reshape", torch.reshape):
+            return f"{node.name!r} (whose sizes are written out, where flatten(1) would follow the units)"
+        return repr(node.name)
 
 
 def _with_weights_ahead(graph: fx.Graph, net: nn.Module) -> set[fx.Node]:

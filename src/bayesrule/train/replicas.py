@@ -19,8 +19,9 @@ from bayesrule.posteriors import GaussianPosterior
 from bayesrule.predict import Predictive
 from bayesrule.random import keyed_generator
 from bayesrule.train.replicas_backprop import BayesByBackpropRule
-from bayesrule.train.replicas_network import Layout, forward, initial_weights
-from bayesrule.train.replicas_noise import Stream
+from bayesrule.train.replicas_captured import CapturedSteps
+from bayesrule.train.replicas_network import Layout, Start, forward, initial_weights
+from bayesrule.train.replicas_noise import Batch, DeviceStream, Stream
 from bayesrule.train.replicas_step import Noise, Program, ReplicaState, draw, step
 
 Setting = float | Sequence[float]
@@ -31,6 +32,7 @@ class Replicas:
     """Perceptrons with ReLUs, each with its own data, seed and settings; equal to training them one by one.
 
     Every replica is a regression ``y ~ N(f(x, w), 1/τ)`` with a ``Gamma`` prior on τ, as `GaussianGammaNoise`.
+    They are trained where their inputs are. On a CUDA device noise is drawn there, and steps are captured as graphs.
 
     Args:
         x: Inputs of each replica, standardised.
@@ -48,6 +50,8 @@ class Replicas:
         T_inv: Steps between inverses.
         quiet_steps: Steps at the start that take the mean for a draw. An average of curvatures settles in about 1/β
             steps; until then the posterior's covariance rests on few examples.
+        start: Of the weights: as `nn.Linear`, or He's.
+        capture: Whether steps are replayed as CUDA graphs; by default where there is a CUDA device.
 
     Example:
         >>> import torch
@@ -76,6 +80,8 @@ class Replicas:
         T_stats: int = 1,
         T_inv: int = 10,
         quiet_steps: int = 0,
+        start: Start = "linear",
+        capture: bool | None = None,
     ) -> None:
         if x.ndim != 3 or y.ndim != 3 or x.shape[:2] != y.shape[:2] or len(seeds) != len(x):
             raise ShapeMismatch(
@@ -98,9 +104,12 @@ class Replicas:
             Noise(*(self._each("noise_prior", each, 3) for each in noise_prior)), noise_lr, T_stats, T_inv, quiet_steps,
         )  # fmt: skip
         self.seeds = tuple(seeds)
-        self.stream = Stream(_with_ones(x), y, self.seeds, batch_size, sum(layout.sizes))
-        self.state = self._start()
+        stream = DeviceStream if x.is_cuda else Stream
+        self.stream = stream(_with_ones(x), y, self.seeds, batch_size, sum(layout.sizes))
+        self.state = self._start(start)
         self.epochs = 0
+        captured = x.is_cuda if capture is None else capture
+        self._captured = CapturedSteps(self.program, self.state, self.lr) if captured else None
 
     def train(
         self, epochs: int, *, lr_factor: float = 1.0, after_step: Callable[[int, Replicas], None] | None = None
@@ -113,10 +122,12 @@ class Replicas:
             after_step: Called with the number of steps so far, and this.
         """
         lr = self.lr * lr_factor
+        if self._captured is not None:
+            self._captured.lr.copy_(lr)
         with torch.no_grad():
             for batches in self.stream.epochs(self.epochs, self.epochs + epochs):
                 for batch in batches:
-                    self.state = step(self.program, self.state, batch, lr)
+                    self.state = self._after(batch, lr)
                     if after_step is not None:
                         after_step(self.state.steps, self)
                 self.epochs += 1
@@ -163,11 +174,17 @@ class Replicas:
         """How many steps of each replica the guard has shortened, the most over its groups."""
         return torch.stack([own.limited for own in self.state.states]).amax(0)
 
-    def _start(self) -> ReplicaState:
+    def _after(self, batch: Batch, lr: Tensor) -> ReplicaState:
+        if self._captured is None:
+            return step(self.program, self.state, batch, lr)
+        self._captured(batch)
+        return self._captured.state
+
+    def _start(self, start: Start = "linear") -> ReplicaState:
         program, weights = self.program, []
         for seed in self.seeds:
             generator = keyed_generator(torch.device("cpu"), seed, "replica start")
-            weights.append(initial_weights(program.layout, generator, self._like))
+            weights.append(initial_weights(program.layout, generator, self._like, start))
         stacked = [torch.stack(layer) for layer in zip(*weights, strict=True)]
         means = tuple(program.layout.events(stacked))
         shapes = program.layout.shapes

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+Start = Literal["linear", "he"]
 Matrices = list[Tensor]
 """One for each layer: (replicas, fan-in + 1, fan-out), the bias the last row."""
 
@@ -91,9 +93,14 @@ def forward(weights: Matrices, x: Float[Tensor, "replicas rows features"]) -> Pa
     return Pass(inputs[-1] @ weights[-1], inputs, weights)
 
 
-def initial_weights(layout: Layout, generator: torch.Generator, like: Tensor) -> Matrices:
-    """Of one network, as `nn.Linear` starts: uniform within ``1/√fan-in``."""
-    return [
-        (torch.rand(shape, generator=generator, dtype=torch.float64) * 2 - 1).mul((shape[0] - 1) ** -0.5).to(like)
-        for shape in layout.shapes
-    ]
+def initial_weights(layout: Layout, generator: torch.Generator, like: Tensor, start: Start = "linear") -> Matrices:
+    """Of one network: uniform within ``1/√fan-in`` as in `nn.Linear`, or ``N(0, 2/fan-in)`` without biases (He)."""
+    found = []
+    for shape in layout.shapes:
+        if start == "linear":
+            weight = (torch.rand(shape, generator=generator, dtype=torch.float64) * 2 - 1).mul((shape[0] - 1) ** -0.5)
+        else:
+            weight = torch.randn(shape, generator=generator, dtype=torch.float64).mul((2 / (shape[0] - 1)) ** 0.5)
+            weight[-1] = 0
+        found.append(weight.to(like))
+    return found

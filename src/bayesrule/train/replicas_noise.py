@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from bayesrule.random import keyed_generator
 
 STEPS_TOGETHER = 64
 """About how many steps' noise is drawn at once: a call for each replica would cost more than its numbers."""
+STEPS_TOGETHER_ON_DEVICE = 256
+"""Likewise where a call costs more, and numbers less."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,12 @@ class Stream:
     @property
     def together(self) -> int:
         """Epochs drawn at once."""
-        return max(1, STEPS_TOGETHER // self.steps)
+        return max(1, self.steps_together // self.steps)
+
+    @property
+    def steps_together(self) -> int:
+        """About how many steps' noise is drawn at once."""
+        return STEPS_TOGETHER
 
     def epochs(self, first: int, last: int) -> Iterator[Iterator[Batch]]:
         """Those from ``first`` up to ``last``, which is not among them."""
@@ -89,3 +97,28 @@ class Stream:
         size = self.batch_size
         parts = zip(x.split(size, 1), y.split(size, 1), weights.unbind(1), targets.split(size, 1), strict=True)
         return (Batch(*each) for each in parts)
+
+
+@dataclass(frozen=True)
+class DeviceStream(Stream):
+    """The same, drawn where the replicas are: a generator there for each of them, and one call for all it needs.
+
+    The numbers are others than on the CPU. Rows are ordered by normal keys.
+    """
+
+    @property
+    def steps_together(self) -> int:
+        """About how many steps' noise is drawn at once."""
+        return STEPS_TOGETHER_ON_DEVICE
+
+    def _block(self, block: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Orders (replicas, epochs, n), and the two noises by epoch."""
+        like, (n, targets) = self.x, self.y.shape[1:]
+        shapes = [(n,), (self.steps, self.entries), (n, targets)]
+        sizes = [self.together * math.prod(shape) for shape in shapes]
+        drawn = like.new_empty((len(self.seeds), sum(sizes)))
+        for row, seed in zip(drawn.unbind(0), self.seeds, strict=True):
+            row.normal_(generator=keyed_generator(like.device, seed, "replica", block))
+        parts = zip(drawn.split(sizes, 1), shapes, strict=True)
+        keys, weights, noises = (part.unflatten(1, (self.together, *shape)) for part, shape in parts)
+        return keys.argsort(dim=-1, stable=True), weights, noises

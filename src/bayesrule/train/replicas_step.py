@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bayesrule.curvature import Tapped
+from bayesrule.optim.natural_gradient import NaturalGradientRule
 from bayesrule.optim.rule import Message, Number, PriorTerm, Rule
 from bayesrule.optim.sampling import due
 from bayesrule.train.replicas_network import Layout, Matrices, Pass, forward
@@ -59,6 +60,31 @@ class Program:
 
 
 @dataclass(frozen=True)
+class Work:
+    """What a step does beside moving the means.
+
+    Attributes:
+        stats: Whether it gathers curvature.
+        refresh: Whether it computes inverses.
+        noisy: Whether it draws weights; else it takes the mean.
+    """
+
+    stats: bool
+    refresh: bool
+    noisy: bool
+
+    @classmethod
+    def due(cls, program: Program, steps: int) -> Work:
+        """After so many steps."""
+        rule = program.rule
+        return cls(
+            stats=rule.taps and due(steps + 1, program.T_stats),
+            refresh=isinstance(rule, NaturalGradientRule) and due(steps + 1, program.T_inv),
+            noisy=steps >= program.quiet_steps and not (rule.warm_up and steps == 0),
+        )
+
+
+@dataclass(frozen=True)
 class ReplicaState:
     """Means and states by group, and the noise; ``steps`` counts from zero."""
 
@@ -70,44 +96,50 @@ class ReplicaState:
 
 def draw(program: Program, state: ReplicaState, noise: Float[Tensor, "replicas entries"]) -> Matrices:
     """``μ + √(λ/N) R ε``, every group; the mean until there is curvature where the rule warms up."""
-    rule = program.rule
-    if rule.warm_up and not state.states[0].estimates:
+    if program.rule.warm_up and state.steps == 0:
         return program.layout.matrices(state.means)
+    return _drawn(program, state, noise)
+
+
+def _drawn(program: Program, state: ReplicaState, noise: Tensor) -> Matrices:
     noises = [noise] if program.layout.joint else program.layout.unflatten(noise)
     parts = zip(state.means, state.states, noises, strict=True)
     gamma = program.prior.damping
-    events = [torch.addcmul(mean, rule.deviation(own, eps, gamma), program.scale) for mean, own, eps in parts]
+    events = [torch.addcmul(mean, program.rule.deviation(own, eps, gamma), program.scale) for mean, own, eps in parts]
     return program.layout.matrices(events)
 
 
 def step(program: Program, state: ReplicaState, batch: Batch, lr: Number) -> ReplicaState:
+    """One step with what is due."""
+    return worked(program, state, batch, lr, Work.due(program, state.steps))
+
+
+def worked(program: Program, state: ReplicaState, batch: Batch, lr: Number, work: Work) -> ReplicaState:
     """Draw, pass forward and back, and let the rule move every group; then q(τ) follows the residuals.
 
     The loss is the mean of ``½ E[τ] (f − y)²`` over the batch; its curvature is that of targets drawn from the model,
     whose gradient at the outputs is ``−√E[τ] ε``.
     """
-    quiet = state.steps < program.quiet_steps
-    weights = program.layout.matrices(state.means) if quiet else draw(program, state, batch.weight_noise)
+    means = program.layout.matrices(state.means)
+    weights = _drawn(program, state, batch.weight_noise) if work.noisy else means
     passed = forward(weights, batch.x)
     residuals, precision = passed.outputs - batch.y, state.noise.precision
     rows = residuals.shape[-2]
     cotangents = (precision / rows * residuals).unsqueeze(-3)
-    stats = program.rule.taps and due(state.steps + 1, program.T_stats)
-    if stats:
+    if work.stats:
         sampled = -precision.sqrt() * batch.target_noise
         cotangents = torch.cat([cotangents, sampled.unsqueeze(-3)], dim=-3)
     pulled = passed.pull(cotangents)
     gradients = [x.mT @ g[..., 0, :, :] for x, g in zip(passed.inputs, pulled, strict=True)]
-    curvatures = _curvatures(program, state, passed, pulled, gradients, batch.weight_noise, stats)
-    refresh = due(state.steps + 1, program.T_inv)
+    curvatures = _curvatures(program, state, passed, pulled, gradients, batch.weight_noise, work.stats)
     moved = [
-        program.rule.update(mean, own, Message(gradient, curvature), program.prior, lr=lr, refresh=refresh)
+        program.rule.update(mean, own, Message(gradient, curvature), program.prior, lr=lr, refresh=work.refresh)
         for mean, own, gradient, curvature in zip(
             state.means, state.states, program.layout.events(gradients), curvatures, strict=True
         )
     ]
-    means, states = zip(*moved, strict=True)
-    return ReplicaState(means, states, _noise_after(program, state.noise, residuals), state.steps + 1)
+    after, states = zip(*moved, strict=True)
+    return ReplicaState(after, states, _noise_after(program, state.noise, residuals), state.steps + 1)
 
 
 def _curvatures(

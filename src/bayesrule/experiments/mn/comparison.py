@@ -49,15 +49,18 @@ class Task:
 
 def candidates(task: Task, method: str, settings: Mapping[str, Any], seed: int) -> list[Recipe]:
     """The recipes a method is tuned over, with the first seed."""
-    epochs = settings.get("epochs_of", {}).get(method, settings["epochs"])
     return [
         Recipe(
-            task.network, task.dataset, method, task.prior, epochs, lr, annealing, flips=task.flips,
-            batch_size=settings["batch_size"], seed=seed, synthetic=settings.get("synthetic", 0),
-            train=settings.get("train", 0),
+            task.network, task.dataset, method, task.prior, settings.get("choosing_epochs", _epochs(method, settings)),
+            lr, annealing, flips=task.flips, batch_size=settings["batch_size"], seed=seed,
+            synthetic=settings.get("synthetic", 0), train=settings.get("train", 0),
         )
         for lr, annealing in product(settings["lrs"], settings["annealings"])
     ]  # fmt: skip
+
+
+def _epochs(method: str, settings: Mapping[str, Any]) -> int:
+    return settings.get("epochs_of", {}).get(method, settings["epochs"])
 
 
 def chosen(context: Context, task: Task, method: str) -> Recipe:
@@ -77,9 +80,12 @@ def _score(context: Context, recipe: Recipe) -> float:
 
 
 def over_seeds(context: Context, task: Task, method: str) -> list[Recipe]:
-    """The chosen recipe with every seed."""
-    best = chosen(context, task, method)
-    return [replace(best, seed=context.seed + number) for number in range(context.preset.settings["seeds"])]
+    """The chosen recipe with every seed, at full length; if the settings say so, on the validation images as well."""
+    settings = context.preset.settings
+    best = replace(chosen(context, task, method), epochs=_epochs(method, settings))
+    if settings.get("train_on_all", False):
+        best = replace(best, validation=0)
+    return [replace(best, seed=context.seed + number) for number in range(settings["seeds"])]
 
 
 def run(task: Task, context: Context) -> list[Row]:

@@ -7,12 +7,13 @@ is ``MN(M, U, I)`` with ``U = (βXᵀX + diag α)⁻¹`` over inputs and ``M = �
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from bayesrule.experiments.context import Context
@@ -72,29 +73,40 @@ class Regression:
         return law.log_prob(self.y.mT).sum()
 
     def negative_elbo(self, posterior: GaussianPosterior) -> Tensor:
-        """``KL − E_q log p(Y | W)``, from ``E‖Y − XW‖² = ‖Y − XM‖² + Σ_k Var``; every term in closed form."""
-        residual = (self.y - self.x @ posterior.mean).square().sum()
-        gram = (self.x.mT @ self.x).contiguous()
-        spread = torch.kron(gram, torch.eye(self.y.shape[1], dtype=torch.float64)) * posterior.covariance.dense()
-        log_likelihood = 0.5 * (
-            self.y.numel() * math.log(NOISE_PRECISION / (2 * math.pi)) - NOISE_PRECISION * (residual + spread.sum())
-        )
-        return kl_divergence(posterior, Normal(self.prior_precision.rsqrt()[:, None])) - log_likelihood
+        """``KL − E_q log p(Y | W)``; every term in closed form."""
+        prior = Normal(self.prior_precision.rsqrt()[:, None])
+        return kl_divergence(posterior, prior) - expected_log_likelihood(posterior, self.x, self.y)
 
 
-def fitted(family: Family, problem: Regression) -> GaussianPosterior:
-    """The member of a family that maximises the exact bound."""
-    start = family.init(
-        torch.zeros(problem.mean.shape, dtype=torch.float64), generator=torch.Generator().manual_seed(0)
-    )
-    parameters = {name: value.clone().requires_grad_() for name, value in start.items()}
+def expected_log_likelihood(posterior: GaussianPosterior, x: Tensor, y: Tensor) -> Tensor:
+    """``E_q log p(Y | W)``, from ``E‖Y − XW‖² = ‖Y − XM‖² + Σ_k Var``."""
+    residual = (y - x @ posterior.mean).square().sum()
+    gram = (x.mT @ x).contiguous()
+    spread = torch.kron(gram, torch.eye(y.shape[1], dtype=torch.float64)) * posterior.covariance.dense()
+    normaliser = y.numel() * math.log(NOISE_PRECISION / (2 * math.pi))
+    return 0.5 * (normaliser - NOISE_PRECISION * (residual + spread.sum()))
+
+
+def fitted(
+    family: Family,
+    negative_elbo: Callable[[GaussianPosterior], Tensor],
+    start: Float[Tensor, "fan_in fan_out"],
+    least_change: float = 0.0,
+) -> GaussianPosterior:
+    """The member of a family that maximises a bound, from a mean on, until a step changes it less than said."""
+    first = family.init(start.contiguous(), generator=torch.Generator().manual_seed(0))
+    parameters = {name: value.clone().requires_grad_() for name, value in first.items()}
     optimizer = torch.optim.LBFGS(
-        list(parameters.values()), max_iter=2000, tolerance_grad=1e-9, tolerance_change=0, line_search_fn="strong_wolfe"
+        list(parameters.values()),
+        max_iter=2000,
+        tolerance_grad=1e-9,
+        tolerance_change=least_change,
+        line_search_fn="strong_wolfe",
     )
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        loss = problem.negative_elbo(_gaussian(family, parameters))
+        loss = negative_elbo(_gaussian(family, parameters))
         loss.backward()
         return loss
 
@@ -108,7 +120,7 @@ def _gaussian(family: Family, parameters: dict[str, Tensor]) -> GaussianPosterio
 
 def measure(family: Family, problem: Regression) -> dict[str, float]:
     """Relative errors of mean and covariance, and nats that the bound lacks to the evidence."""
-    found = fitted(family, problem)
+    found = fitted(family, problem.negative_elbo, torch.zeros_like(problem.mean))
     return {
         "mean_error": _relative(found.mean, problem.mean),
         "covariance_error": _relative(found.covariance.dense(), problem.covariance()),

@@ -1,8 +1,14 @@
-"""The settings that `nng/search` chose on validation rows, kept in `settings.json`."""
+"""The settings that `nng/search` chose on validation rows, kept in `settings.json`.
+
+    python -m bayesrule.experiments.nng.choices RESULT
+
+writes that file anew, given the search's `result.json`.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -10,45 +16,107 @@ from statistics import fmean
 from typing import Any
 
 FILE = Path(__file__).with_name("settings.json")
-SEARCHED = "nng/search, by the mean log-likelihood of validation rows"
+SEARCHED = "nng/search: by the log-likelihood of validation rows, and by RMSE between points within a hundredth of it"
 EVERY = "*"
 """The entry for a data set nobody searched on: the point with the least mean loss to each set's best."""
-FIELDS = {"λ": "kl_weight", "lr": "lr", "prior": "prior_std"}
+FIELDS = {"λ": "kl_weight", "lr": "lr", "prior": "prior_std", "β": "beta"}
+NOISE = "noise"
+PLAIN_NOISE, WEAK_NOISE = (6.0, 6.0), (1.0, 0.01)
+"""Shape and rate of the Gamma prior on the noise's precision."""
+KEYS = {PLAIN_NOISE: "chosen", WEAK_NOISE: "chosen, weak noise prior"}
+CONVENTIONS = "conventions"
+WITHOUT = {"bbb": ("beta", "warm_up", "max_kl", "quiet_steps", "T_inv"), "noisy-adam": ("warm_up", "T_inv")}
+"""Fields of a setting that a method does not have; noisy Adam starts at the prior, as printed."""
+TIE = 0.01
+"""Nats between log-likelihoods that count as equal."""
+
+Point = Mapping[str, Any]
+Choices = dict[str, dict[str, dict[str, float]]]
+"""By data set and method."""
+Scores = dict[str, dict[str, tuple[float, float]]]
+"""Log-likelihood and RMSE, by data set and point."""
 
 
-@lru_cache(maxsize=1)
-def chosen() -> dict[str, dict[str, dict[str, float]]]:
-    """By data set and method."""
-    return json.loads(FILE.read_text(encoding="utf-8"))["chosen"]
+@lru_cache(maxsize=2)
+def chosen(weak_noise: bool = False) -> Choices:
+    """By data set and method, for either noise prior."""
+    stored = json.loads(FILE.read_text(encoding="utf-8"))
+    return stored.get(KEYS[WEAK_NOISE if weak_noise else PLAIN_NOISE]) or stored[KEYS[PLAIN_NOISE]]
 
 
-def choice(dataset: str, method: str) -> Mapping[str, float]:
+def choice(dataset: str, method: str, weak_noise: bool = False) -> Mapping[str, float]:
     """What was chosen for a method on a data set, or for every data set."""
-    return chosen().get(dataset, {}).get(method) or chosen()[EVERY][method]
+    found = chosen(weak_noise)
+    return found.get(dataset, {}).get(method) or found[EVERY][method]
 
 
-def words(point: Mapping[str, float]) -> str:
+def conventions(method: str) -> dict[str, Any]:
+    """What the paper leaves open and validation rows decided, the same for all data sets; as far as a method has it."""
+    stored = json.loads(FILE.read_text(encoding="utf-8")).get(CONVENTIONS, {})
+    return {name: value for name, value in stored.items() if name not in WITHOUT.get(method, ())}
+
+
+def words(point: Point) -> str:
     """A point of the grid, as the variant of a row."""
-    return ", ".join(f"{name} {point[field]:g}" for name, field in FIELDS.items())
+    parts = [f"{name} {point[field]:g}" for name, field in FIELDS.items() if field in point]
+    return ", ".join([*parts, f"{NOISE} {'/'.join(f'{each:g}' for each in point['noise_prior'])}"])
 
 
-def point_of(variant: str) -> dict[str, float]:
-    """The way back."""
+def point_of(variant: str) -> tuple[dict[str, float], tuple[float, float]]:
+    """The way back: what is chosen, and the noise prior it is chosen for."""
     parts = dict(part.split(" ") for part in variant.split(", "))
-    return {field: float(parts[name]) for name, field in FIELDS.items()}
+    shape, rate = parts[NOISE].split("/")
+    return {f: float(parts[name]) for name, f in FIELDS.items() if name in parts}, (float(shape), float(rate))
+
+
+def best(points: Mapping[str, tuple[float, float]]) -> str:
+    """The least RMSE among the points whose log-likelihood is highest, but for `TIE`."""
+    highest = max(density for density, _ in points.values())
+    return min((p for p, (density, _) in points.items() if density >= highest - TIE), key=lambda p: points[p][1])
+
+
+def best_for_all(found: Scores) -> str:
+    """The least mean loss to each set's highest log-likelihood; among points within `TIE`, the least greatest loss."""
+    shared = sorted(set.intersection(*(set(points) for points in found.values())))
+    highest = {name: max(density for density, _ in points.values()) for name, points in found.items()}
+    losses = {p: [highest[name] - points[p][0] for name, points in found.items()] for p in shared}
+    least = min(fmean(each) for each in losses.values())
+    return min((p for p in shared if fmean(losses[p]) <= least + TIE), key=lambda p: max(losses[p]))
 
 
 def with_choices(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The contents of `settings.json`, given the rows of the search's result."""
-    found: dict[str, dict[str, dict[str, float]]] = {}
-    for row in rows:
-        if row["metric"] == "valid_log_likelihood":
-            found.setdefault(row["method"], {}).setdefault(row["dataset"], {})[row["variant"]] = row["value"]
-    result: dict[str, dict[str, dict[str, float]]] = {EVERY: {}}
-    for method, by_set in found.items():
+    values = {
+        (row["method"], row["dataset"], row["variant"], row["metric"]): row["value"]
+        for row in rows
+        if row["value"] is not None
+    }
+    result: dict[str, Any] = {"source": SEARCHED, **{key: {EVERY: {}} for key in KEYS.values()}}
+    found: dict[tuple[str, tuple[float, float]], Scores] = {}
+    for (method, dataset, variant, metric), value in values.items():
+        error = values.get((method, dataset, variant, "valid_rmse"))
+        if metric == "valid_log_likelihood" and error is not None:
+            _, noise = point_of(variant)
+            found.setdefault((method, noise), {}).setdefault(dataset, {})[variant] = value, error
+    for (method, noise), by_set in found.items():
+        chosen_here = result[KEYS[noise]]
         for dataset, points in by_set.items():
-            result.setdefault(dataset, {})[method] = point_of(max(points, key=points.__getitem__))
-        shared = set.intersection(*(set(points) for points in by_set.values()))
-        losses = {p: fmean(max(points.values()) - points[p] for points in by_set.values()) for p in sorted(shared)}
-        result[EVERY][method] = point_of(min(losses, key=losses.__getitem__))
-    return {"source": SEARCHED, "chosen": result}
+            chosen_here.setdefault(dataset, {})[method] = point_of(best(points))[0]
+        chosen_here[EVERY][method] = point_of(best_for_all(by_set))[0]
+    return {key: value for key, value in result.items() if key == "source" or value[EVERY]}
+
+
+def main(result: Path) -> None:
+    """Write the file; methods that were not searched keep what they had."""
+    found = with_choices(json.loads(result.read_text(encoding="utf-8"))["rows"])
+    stored = json.loads(FILE.read_text(encoding="utf-8"))
+    if CONVENTIONS in stored:
+        found[CONVENTIONS] = stored[CONVENTIONS]
+    for key in KEYS.values():
+        for method, point in stored.get(key, {}).get(EVERY, {}).items():
+            found.setdefault(key, {EVERY: {}})[EVERY].setdefault(method, point)
+    FILE.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from bayesrule.experiments.context import Context
 from bayesrule.experiments.experiment import Claim, Experiment, Preset, Verdict
+from bayesrule.experiments.nng.choices import conventions
 from bayesrule.experiments.nng.claims import Key, needing
 from bayesrule.experiments.nng.data import known_sets, splits_of, tables
-from bayesrule.experiments.nng.protocol import Setting, Stacked, one_thread, replicas_of
+from bayesrule.experiments.nng.protocol import Setting, Stacked, mark, one_thread, replicas_of
 from bayesrule.experiments.rows import Row
 from bayesrule.experiments.tabular_data import Table
 from bayesrule.likelihoods.gamma import GammaPrecision
@@ -57,15 +58,13 @@ def elbo(replicas: Replicas, samples: int) -> Float[Tensor, " replicas"]:
     stream, program = replicas.stream, replicas.program
     residuals = replicas.predict(stream.x[..., :-1], samples).outputs - stream.y
     squares = residuals.square().mean(0).sum(-1).mean(-1).double()
-    targets = stream.y.shape[-1]
+    targets, (own, prior) = stream.y.shape[-1], (replicas.state.noise, program.noise_prior)
+    numbers = (own.shape, own.rate, prior.shape, prior.rate, squares, replicas.kl())
     found = []
-    for number, kl in enumerate(replicas.kl().double()):
-        own, prior = (
-            GammaPrecision(law.shape[number, 0, 0], law.rate[number, 0, 0])
-            for law in (replicas.state.noise, program.noise_prior)
-        )
-        expected = 0.5 * (targets * (own.mean_log - math.log(2 * math.pi)) - own.mean * squares[number])
-        found.append(expected - (kl + own.kl(prior)) / program.n_data)
+    for a, b, a0, b0, square, kl in torch.stack([each.flatten().double().cpu() for each in numbers], 1):
+        law = GammaPrecision(a, b)
+        expected = 0.5 * (targets * (law.mean_log - math.log(2 * math.pi)) - law.mean * square)
+        found.append(expected - (kl + law.kl(GammaPrecision(a0, b0))) / program.n_data)
     return torch.stack(found)
 
 
@@ -87,7 +86,8 @@ def run(context: Context) -> list[Row]:
 
 def curve(context: Context, table: Table, method: str) -> Curve:
     """At the best of the step sizes."""
-    cell = context.cell(table.name, method, compute=lambda: _measured(context, table, method))
+    how = mark(conventions(method))
+    cell = context.cell(table.name, method, how, compute=lambda: _measured(context, table, method))
     found: dict[float, dict[int, float]] = {}
     for key, value in cell.items():
         lr, iteration = key.split(" at ")
@@ -99,8 +99,10 @@ def curve(context: Context, table: Table, method: str) -> Curve:
 def _measured(context: Context, table: Table, method: str) -> dict[str, float]:
     settings, count = context.preset.settings, splits_of(context, table)
     rates: Sequence[float] = settings["lr"]
-    data = Stacked.of([table.split(number) for number in range(count)]).repeated(len(rates))
-    points = [Setting(method, lr=lr, beta=settings["beta"]) for lr in rates for _ in range(count)]
+    data = Stacked.of([table.split(number) for number in range(count)]).repeated(len(rates)).to(context.device)
+    points = [
+        Setting(method, lr=lr, beta=settings["beta"]).changed(conventions(method)) for lr in rates for _ in range(count)
+    ]
     seeds = [context.seed + number for _ in rates for number in range(count)]
     values: dict[str, float] = {}
 
@@ -191,5 +193,6 @@ FIGURE1 = Experiment(
     run=run,
     claims=(faster("noisy-adam", 0.99), faster("noisy-kfac", 0.6), higher("noisy-kfac")),
     published=Path(__file__).with_name("published") / "figure1.json",
+    devices=("cuda", "cpu"),
     figures=figures,
 )  # fmt: skip

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,9 @@ from bayesrule.optim.noisy_kfac import NoisyKFACRule
 from bayesrule.optim.rule import Rule
 from bayesrule.train.replicas import Replicas
 from bayesrule.train.replicas_backprop import BayesByBackpropRule
+from bayesrule.train.replicas_network import Start
 
+CPU = torch.device("cpu")
 SMALL = 2000
 """Rows below which batches have 10 rows   [App. C.1]."""
 LARGE = ("protein", "year")
@@ -46,6 +49,12 @@ class Setting:
         batch_size: Rows of a step; by default by the size of the set.
         hidden: Widths; by default one layer by the set.
         samples: Draws for a prediction.
+        warm_up: Whether averages of curvature start evenly and without draws, not at the prior; by default the rule's.
+        max_kl: The guard on the step; None for none.
+        quiet_steps: Steps at the start without draws.
+        start: Of the weights.
+        noise_lr: Step size of q(τ).
+        T_inv: Steps between inverses; by default by the method.
     """
 
     method: str
@@ -58,6 +67,17 @@ class Setting:
     batch_size: int | None = None
     hidden: tuple[int, ...] | None = None
     samples: int = 100
+    warm_up: bool | None = None
+    max_kl: float | None = 0.01
+    quiet_steps: int = 0
+    start: Start = "linear"
+    noise_lr: float = 0.01
+    T_inv: int | None = None
+
+    @property
+    def program(self) -> Setting:
+        """What replicas of one program have in common."""
+        return replace(self, **{name: getattr(Setting, name) for name in OWN})
 
     def changed(self, changes: Mapping[str, Any]) -> Setting:
         """A copy; tuples may come as the lists that JSON makes of them."""
@@ -65,19 +85,26 @@ class Setting:
         return replace(self, **values)
 
 
+OWN = ("kl_weight", "prior_std", "lr", "noise_prior")
+"""Fields of a setting that every replica of a program has for itself."""
+
+
 def rule_of(setting: Setting) -> Rule:
     """The rule of a method."""
-    beta = setting.beta
-    rules: Mapping[str, Rule] = {
-        "bbb": BayesByBackpropRule(),
-        "noisy-adam": NoisyAdamRule(betas=(0.9, 1 - beta)),
-        "noisy-kfac": NoisyKFACRule(beta=beta),
-        "noisy-kfac-exact": NoisyKFACRule(beta=beta, damping="exact"),
-        "noisy-ekfac": NoisyEKFACRule(beta=beta),
-        "noisy-full": NoisyFullRule(beta=beta),
-        "noisy-block-tridiagonal": NoisyBlockTridiagonalRule(beta=beta),
+    common: dict[str, Any] = {"max_kl": setting.max_kl}
+    if setting.warm_up is not None:
+        common["warm_up"] = setting.warm_up
+    natural = {"beta": setting.beta, **common}
+    rules: Mapping[str, Callable[[], Rule]] = {
+        "bbb": BayesByBackpropRule,
+        "noisy-adam": lambda: NoisyAdamRule(betas=(0.9, 1 - setting.beta), **common),
+        "noisy-kfac": lambda: NoisyKFACRule(**natural),
+        "noisy-kfac-exact": lambda: NoisyKFACRule(damping="exact", **natural),
+        "noisy-ekfac": lambda: NoisyEKFACRule(**natural),
+        "noisy-full": lambda: NoisyFullRule(**natural),
+        "noisy-block-tridiagonal": lambda: NoisyBlockTridiagonalRule(**natural),
     }
-    return rules[setting.method]
+    return rules[setting.method]()
 
 
 T_INV = {"noisy-full": 50, "noisy-block-tridiagonal": 50}
@@ -111,7 +138,15 @@ class Stacked:
 
     def repeated(self, times: int) -> Stacked:
         """All splits, so many times over."""
-        return Stacked(*(each.repeat(times, *(1,) * (each.ndim - 1)) for each in vars(self).values()))
+        return self.taken(list(range(len(self))) * times)
+
+    def taken(self, numbers: Sequence[int]) -> Stacked:
+        """Splits by number."""
+        return Stacked(*(each[list(numbers)] for each in vars(self).values()))
+
+    def to(self, device: torch.device) -> Stacked:
+        """On a device."""
+        return Stacked(*(each.to(device) for each in vars(self).values()))
 
 
 def validation_split(table: Table, number: int) -> Split:
@@ -122,7 +157,7 @@ def validation_split(table: Table, number: int) -> Split:
 
 
 def replicas_of(settings: Sequence[Setting], data: Stacked, dataset: str, seeds: Sequence[int]) -> Replicas:
-    """Untrained; each split of the stack has a setting, all of one method, β̃, batch and widths."""
+    """Untrained, where the data are; each split of the stack has a setting, all of one program."""
     rows, common = data.x_train.shape[1], settings[0]
     return Replicas(
         data.x_train, data.y_train, rule_of(common),
@@ -132,7 +167,8 @@ def replicas_of(settings: Sequence[Setting], data: Stacked, dataset: str, seeds:
         kl_weight=[each.kl_weight for each in settings],
         prior_std=[each.prior_std for each in settings],
         noise_prior=([each.noise_prior[0] for each in settings], [each.noise_prior[1] for each in settings]),
-        batch_size=common.batch_size or (10 if rows < SMALL else 100), T_inv=T_INV.get(common.method, 20),
+        batch_size=common.batch_size or (10 if rows < SMALL else 100), quiet_steps=common.quiet_steps,
+        T_inv=common.T_inv or T_INV.get(common.method, 20), noise_lr=common.noise_lr, start=common.start,
     )  # fmt: skip
 
 
@@ -143,8 +179,31 @@ def train(replicas: Replicas, epochs: int) -> None:
     replicas.train(half, lr_factor=0.1)
 
 
-def scores(settings: Sequence[Setting], data: Stacked, dataset: str, seeds: Sequence[int]) -> dict[str, list[float]]:
-    """RMSE and log-likelihood of every split, in the target's own units."""
+def scores(
+    settings: Sequence[Setting], data: Stacked, dataset: str, seeds: Sequence[int], device: torch.device = CPU
+) -> dict[str, list[float]]:
+    """RMSE and log-likelihood of every split, in the target's own units; one program for all that can share one.
+
+    Args:
+        settings: Of each split.
+        data: The splits.
+        dataset: Their name.
+        seeds: Of each split.
+        device: To train on.
+    """
+    groups: dict[Setting, list[int]] = {}
+    for number, setting in enumerate(settings):
+        groups.setdefault(setting.program, []).append(number)
+    found: dict[int, dict[str, float]] = {}
+    for numbers in groups.values():
+        own = [settings[number] for number in numbers]
+        values = _scores(own, data.taken(numbers).to(device), dataset, [seeds[number] for number in numbers])
+        for place, number in enumerate(numbers):
+            found[number] = {name: value[place] for name, value in values.items()}
+    return {name: [found[number][name] for number in range(len(settings))] for name in found[0]}
+
+
+def _scores(settings: Sequence[Setting], data: Stacked, dataset: str, seeds: Sequence[int]) -> dict[str, list[float]]:
     with one_thread():
         replicas = replicas_of(settings, data, dataset, seeds)
         train(replicas, settings[0].epochs)
@@ -152,6 +211,11 @@ def scores(settings: Sequence[Setting], data: Stacked, dataset: str, seeds: Sequ
     rmse = predicted.rmse(data.y_test).double() * data.scale
     log_likelihood = predicted.log_likelihood(data.y_test).double() - data.scale.log()
     return {"rmse": rmse.tolist(), "log_likelihood": log_likelihood.tolist()}
+
+
+def mark(*parts: object) -> str:
+    """A short name for what a cell depends on beside its name."""
+    return sha256(repr(parts).encode()).hexdigest()[:8]
 
 
 def as_cell(found: Mapping[str, Sequence[float]]) -> dict[str, float]:

@@ -7,9 +7,9 @@ from typing import Any
 
 from bayesrule.experiments.context import Context
 from bayesrule.experiments.experiment import Preset, PresetName
-from bayesrule.experiments.nng.choices import choice
+from bayesrule.experiments.nng.choices import WEAK_NOISE, choice, conventions
 from bayesrule.experiments.nng.data import splits_of, tables
-from bayesrule.experiments.nng.protocol import Setting, Stacked, as_cell, by_split, scores
+from bayesrule.experiments.nng.protocol import Setting, Stacked, as_cell, by_split, mark, scores
 from bayesrule.experiments.rows import Row
 from bayesrule.experiments.tabular_data import Table
 
@@ -21,7 +21,6 @@ SCORES = {"rmse": -1, "log_likelihood": 1}
 METRICS = (*SCORES, "rmse_worst", "rmse_behind_kfac", "log_likelihood_behind_kfac")
 """``rmse_worst`` is that of the worst split; the last two count splits on which noisy K-FAC is better."""
 REFERENCE = "noisy-kfac"
-WEAK_NOISE = (1.0, 0.01)
 QUICK_SETS = ("boston", "concrete", "energy", "yacht")
 PAPER_SETS = ("boston", "concrete", "energy", "kin8nm", "naval", "protein", "yacht", "year")
 DEVIATIONS: Mapping[str, Mapping[str, Any]] = {
@@ -30,6 +29,8 @@ DEVIATIONS: Mapping[str, Mapping[str, Any]] = {
     "protein": {"epochs": 50},
 }
 """Where a run differs from the others, in the same way for every method: large sets make many steps in an epoch."""
+T_INV = {"noisy-ekfac": 500, "noisy-kfac-exact": 500}
+"""Steps between eigendecompositions, which cost more than other inverses."""
 
 
 def presets(hidden: Sequence[int] | None) -> dict[PresetName, Preset]:
@@ -46,36 +47,45 @@ def presets(hidden: Sequence[int] | None) -> dict[PresetName, Preset]:
 
 
 def run(context: Context) -> list[Row]:
-    """A cell is all splits of a data set, one method and one variant, trained at once."""
+    """A cell is all splits and variants of a data set and one method, trained at once."""
     rows = []
     for table in tables(context):
         data = Stacked.of([table.split(number) for number in range(splits_of(context, table))])
+        found = {method: _cells(context, table, data, method) for method in context.methods}
         for variant in context.preset.settings["variants"]:
-            cells = {method: _cell(context, table, data, method, variant) for method in context.methods}
-            for method, cell in cells.items():
-                rows += _rows(table.name, method, variant, cell, cells.get(REFERENCE))
+            for method, cells in found.items():
+                rows += _rows(table.name, method, variant, cells[variant], found.get(REFERENCE, {}).get(variant))
     return rows
 
 
 def setting_of(context: Context, dataset: str, method: str, variant: str) -> Setting:
     """The plain setting, or the validated one; and how the set differs from the others."""
     settings = context.preset.settings
-    base = Setting(method, epochs=settings["epochs"], samples=settings["samples"])
-    changes = {"hidden": settings["hidden"], **settings["deviations"].get(dataset, {})}
+    base = Setting(method, epochs=settings["epochs"], samples=settings["samples"], T_inv=T_INV.get(method))
+    changes = {"hidden": settings["hidden"], **conventions(method), **settings["deviations"].get(dataset, {})}
     if variant != PLAIN:
-        changes |= choice(dataset, method)
+        changes |= choice(dataset, method, weak_noise=variant == WEAK)
     if variant == WEAK:
         changes["noise_prior"] = WEAK_NOISE
     return base.changed(changes)
 
 
-def _cell(context: Context, table: Table, data: Stacked, method: str, variant: str) -> dict[str, float]:
-    setting = setting_of(context, table.name, method, variant)
-    seeds = [context.seed + number for number in range(len(data))]
-    return context.cell(
-        table.name, method, variant,
-        compute=lambda: as_cell(scores([setting] * len(data), data, table.name, seeds)),
+def _cells(context: Context, table: Table, data: Stacked, method: str) -> dict[str, dict[str, float]]:
+    """By variant."""
+    variants, count = context.preset.settings["variants"], len(data)
+    settings = [setting_of(context, table.name, method, variant) for variant in variants for _ in range(count)]
+    seeds = [context.seed + number for number in range(count)] * len(variants)
+    cell = context.cell(
+        table.name, method, mark(settings[::count]),
+        compute=lambda: as_cell(
+            scores(settings, data.repeated(len(variants)), table.name, seeds, context.device)
+        ),
     )  # fmt: skip
+    whole = {metric: by_split(cell, metric) for metric in SCORES}
+    return {
+        variant: as_cell({metric: values[place * count : (place + 1) * count] for metric, values in whole.items()})
+        for place, variant in enumerate(variants)
+    }
 
 
 def _rows(

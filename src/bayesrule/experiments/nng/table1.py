@@ -42,4 +42,5 @@ TABLE1 = Experiment(
         none_diverges(),
     ),
     published=Path(__file__).with_name("published") / "table1.json",
+    devices=("cuda", "cpu"),
 )  # fmt: skip

@@ -26,4 +26,5 @@ TABLE4 = Experiment(
         none_diverges(),
     ),
     published=Path(__file__).with_name("published") / "table4.json",
+    devices=("cuda", "cpu"),
 )

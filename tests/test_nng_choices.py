@@ -1,0 +1,86 @@
+"""What is chosen from a search, and where it is kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bayesrule.experiments import Context
+from bayesrule.experiments.nng import choices, regression
+from bayesrule.experiments.nng.protocol import rule_of
+from bayesrule.experiments.nng.table1 import TABLE1
+
+
+def searched(
+    dataset: str, weight: float, density: float, error: float = 1.0, noise: Any = (6, 6)
+) -> list[dict[str, Any]]:
+    variant = choices.words({"kl_weight": weight, "lr": 0.01, "prior_std": 1.0, "beta": 0.001, "noise_prior": noise})
+    values = {"valid_log_likelihood": density, "valid_rmse": error}
+    return [{"dataset": dataset, "method": "noisy-kfac", "variant": variant, "metric": metric, "value": value}
+            for metric, value in values.items()]  # fmt: skip
+
+
+def test_choices_come_from_validation_log_likelihoods() -> None:
+    rows = [*searched("a", 0.1, -1.0), *searched("a", 0.5, -1.1), *searched("a", 1.0, -9.0),
+            *searched("b", 0.1, -5.0), *searched("b", 0.5, -1.1), *searched("b", 1.0, -1.0)]  # fmt: skip
+    result = choices.with_choices(rows)
+    found = result["chosen"]
+    assert found["a"]["noisy-kfac"] == {"kl_weight": 0.1, "lr": 0.01, "prior_std": 1.0, "beta": 0.001}
+    assert found["b"]["noisy-kfac"]["kl_weight"] == 1.0
+    assert found["*"]["noisy-kfac"]["kl_weight"] == 0.5
+    assert set(result) == {"source", "chosen"}
+
+
+def test_equal_log_likelihoods_are_told_apart_by_errors_and_greatest_losses() -> None:
+    rows = [*searched("a", 0.1, -1.0, error=2.0), *searched("a", 0.5, -1.008, error=1.0)]
+    assert choices.with_choices(rows)["chosen"]["a"]["noisy-kfac"]["kl_weight"] == 0.5
+    rows = [*searched("a", 0.1, -1.0), *searched("a", 0.5, -1.06), *searched("b", 0.1, -1.1),
+            *searched("b", 0.5, -1.05), *searched("b", 1.0, -1.0)]  # fmt: skip
+    assert choices.with_choices(rows)["chosen"]["*"]["noisy-kfac"]["kl_weight"] == 0.5
+
+
+def test_every_noise_prior_has_its_choice() -> None:
+    rows = [*searched("a", 0.1, -1.0), *searched("a", 0.5, -2.0),
+            *searched("a", 0.1, -1.0, noise=choices.WEAK_NOISE),
+            *searched("a", 0.5, -0.5, noise=choices.WEAK_NOISE)]  # fmt: skip
+    found = choices.with_choices(rows)
+    weights = [found[key]["a"]["noisy-kfac"]["kl_weight"] for key in choices.KEYS.values()]
+    assert weights == [0.1, 0.5]
+
+
+def test_choices_are_written_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = tmp_path / "settings.json"
+    stored.write_text(json.dumps({"chosen": {"*": {"bbb": {"kl_weight": 0.3}, "noisy-kfac": {"kl_weight": 0.9}}}}))
+    monkeypatch.setattr(choices, "FILE", stored)
+    result = tmp_path / "result.json"
+    result.write_text(json.dumps({"rows": searched("a", 0.1, -1.0)}))
+    choices.main(result)
+    choices.chosen.cache_clear()
+    try:
+        assert choices.choice("nobody searched on it", "bbb") == {"kl_weight": 0.3}
+        assert choices.choice("a", "noisy-kfac")["kl_weight"] == 0.1
+        assert choices.choice("a", "noisy-kfac", weak_noise=True)["kl_weight"] == 0.1
+    finally:
+        choices.chosen.cache_clear()
+
+
+def test_conventions_hold_for_the_methods_that_have_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = tmp_path / "settings.json"
+    monkeypatch.setattr(choices, "FILE", stored)
+    stored.write_text(json.dumps({"chosen": {"*": {}}}))
+    assert choices.conventions("noisy-kfac") == {}
+    stored.write_text(json.dumps({"conventions": {"warm_up": False, "start": "he", "quiet_steps": 7}}))
+    asked = Context(TABLE1.presets["quick"], ("yacht",), ("bbb",), None, tmp_path, torch.device("cpu"), 0)
+    kfac, adam, bbb = (regression.setting_of(asked, "yacht", m, "λ=1") for m in ("noisy-kfac", "noisy-adam", "bbb"))
+    assert (kfac.warm_up, kfac.start, kfac.quiet_steps) == (False, "he", 7)
+    assert (adam.warm_up, adam.start, adam.quiet_steps) == (None, "he", 7)
+    assert (bbb.warm_up, bbb.start, bbb.quiet_steps) == (None, "he", 0)
+    assert not rule_of(kfac).warm_up
+    result = tmp_path / "result.json"
+    result.write_text(json.dumps({"rows": searched("a", 0.1, -1.0)}))
+    choices.main(result)
+    assert choices.conventions("noisy-kfac")["start"] == "he"
