@@ -20,22 +20,19 @@ on a CPU; on a CUDA device all take 512.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from itertools import product
 from math import comb
 from pathlib import Path
 from typing import Any
 
 import torch
+from measured import rows_of, write_result
 
 from bayesrule.estimators import Auto, LocalReparam
 from bayesrule.experiments.mn.recipe import PRIORS, Recipe, family
-from bayesrule.experiments.provenance import commit
 from bayesrule.likelihoods import Categorical
 from bayesrule.nn import NegativeELBO, bayesianize
 from bayesrule.train import CapturedStep
@@ -139,25 +136,22 @@ def main() -> None:
     asked = parser.parse_args()
     device = torch.device(asked.device)
     torch.manual_seed(0)
-    rows = []
+    started, rows = time.perf_counter(), []
     for case, estimator in product(CASES, asked.estimators.split(",")):
         if case[0] in asked.networks.split(","):
-            rows.append(measure(case, estimator, asked.rounds, device))
+            found = measure(case, estimator, asked.rounds, device)
             print("{network}, {estimator}, batches of {batch}: DIAG {diag_ms:.2f} ms, MN {mn_ms:.2f} ms, "
-                  "ratio {ratio:.2f} ({ratio_low:.2f} to {ratio_high:.2f})".format(**rows[-1]), flush=True)  # fmt: skip
-    result = {
-        "experiment": "matrix-normal-step",
-        "command": "python benchmarks/matrix_normal_step.py",
-        "commit": commit(),
-        "date": datetime.now(UTC).date().isoformat(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "claimed": CLAIMED,
-        "rows": rows,
-    }
-    if asked.out is not None:
-        asked.out.mkdir(parents=True, exist_ok=True)
-        (asked.out / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+                  "ratio {ratio:.2f} ({ratio_low:.2f} to {ratio_high:.2f})".format(**found), flush=True)  # fmt: skip
+            rows += as_rows(found)
+    options = f"--device {asked.device} --rounds {asked.rounds}"
+    write_result(asked.out, "matrix-normal-step", options, device.type, time.perf_counter() - started, rows)
+
+
+def as_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """For the results page."""
+    dataset = f"{found['network']}, {found['prior']}, batch {found['batch']}"
+    metrics = ("diag_ms", "mn_ms", "ratio", "ratio_low", "ratio_high")
+    return rows_of(dataset, f"{found['estimator']} noise", found["rounds"], {name: found[name] for name in metrics})
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ the amortised step. Both optimizers run as a user calls them, step by step.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -19,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from measured import write_result
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bayesrule as br
-from bayesrule.experiments.provenance import commit, versions
 
 STEPS, T_STATS, T_INV = 100, 10, 100
 BATCH = {"cpu": 1024, "cuda": 128}
@@ -123,20 +121,9 @@ def main() -> None:
     torch.manual_seed(0)
     started = time.perf_counter()
     rows = measure(options.device, options.rounds)
-    if options.out is not None:
-        result = {
-            "experiment": "noisy-kfac-step",
-            "command": f"python benchmarks/noisy_kfac_step.py --device {options.device} --rounds {options.rounds}",
-            "commit": commit(),
-            "versions": versions(()),
-            "seed": 0,
-            "device": f"cpu ({platform.machine()}), one thread" if options.device == "cpu" else
-                      torch.cuda.get_device_name(),
-            "wall_seconds": round(time.perf_counter() - started, 1),
-            "rows": rows,
-        }  # fmt: skip
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "result.json").write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+    options_told = f"--device {options.device} --rounds {options.rounds}"
+    seconds = time.perf_counter() - started
+    write_result(options.out, "noisy-kfac-step", options_told, options.device, seconds, rows)
 
 
 if __name__ == "__main__":

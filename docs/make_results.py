@@ -17,6 +17,7 @@ TITLES = {
     "elbo-audit": "The ELBO audit",
     "mnist-example": "MNIST, mean-field and 2-tied",
     "local-noise": "Local noise and KL of one dense layer, in time and memory",
+    "matrix-normal-step": "A training step with a matrix normal posterior beside a diagonal one's",
     "noisy-kfac-step": "A step of noisy K-FAC beside Adam's",
 }
 """Of results that are not experiments of the package."""

@@ -63,7 +63,8 @@ class Contraction(ABC):
     def mix(self, channels: Tensor, matrix: Tensor) -> Tensor:
         """``y_j = Σ_r channels_{g(j) r} matrix_jr``: from r channels per group to the fan-out ones."""
         rank = matrix.shape[-1]
-        if self.groups == 1 and self.channel_dim < -1 and channels.ndim > -self.channel_dim and matrix.ndim == 2:
+        by_example = self.groups == 1 and self.channel_dim < -1 and channels.ndim > -self.channel_dim
+        if by_example and matrix.ndim == 2 and channels.device.type == "cpu":
             # a product for each example: moving the channels last would copy them, and back
             positions = channels.flatten(self.channel_dim + 1).flatten(0, -3)
             mixed = torch.bmm(matrix.expand(len(positions), *matrix.shape), positions)

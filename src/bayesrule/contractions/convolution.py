@@ -73,12 +73,15 @@ class Conv(Contraction):
         return self._convolve(x, matrix.tile(self.groups), view)
 
     def widen_triangular(self, x: Tensor, factor: Tensor) -> tuple[Tensor, ...]:
-        """``x * A`` without most of A's zeros: each block of its columns is a convolution of the later channels."""
-        if self.groups > 1:
+        """``x * A`` without most of A's zeros: each block of its columns is a convolution of the later channels.
+
+        On a CPU; a GPU has the zeros multiplied in the time that more and smaller convolutions take.
+        """
+        if self.groups > 1 or x.device.type != "cpu":
             return super().widen_triangular(x, factor)
         self._need_channels(x)
-        if x.device.type == "cpu":  # with many channels out and few in, convolutions are faster in this layout
-            x = x.movedim(self.channel_dim, -1).contiguous().movedim(-1, self.channel_dim)
+        # with many channels out and few in, convolutions are faster in this layout
+        x = x.movedim(self.channel_dim, -1).contiguous().movedim(-1, self.channel_dim)
         channels, per_channel = self.view.shape[1], self.view.rows_per_channel
         blocks = min(MOST_BLOCKS, channels, max(1, self.view.fan_in // BLOCK_WIDTH))
         pieces = []

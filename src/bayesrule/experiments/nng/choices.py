@@ -27,6 +27,8 @@ KEYS = {PLAIN_NOISE: "chosen", WEAK_NOISE: "chosen, weak noise prior"}
 CONVENTIONS = "conventions"
 WITHOUT = {"bbb": ("beta", "warm_up", "max_kl", "quiet_steps", "T_inv"), "noisy-adam": ("warm_up", "T_inv")}
 """Fields of a setting that a method does not have; noisy Adam starts at the prior, as printed."""
+SEARCHED_AS = {"noisy-ekfac": "noisy-kfac", "noisy-kfac-exact": "noisy-kfac"}
+"""Methods that take the choices of another, whose posterior differs from theirs in little; they are not searched."""
 TIE = 0.01
 """Nats between log-likelihoods that count as equal."""
 
@@ -46,8 +48,8 @@ def chosen(weak_noise: bool = False) -> Choices:
 
 def choice(dataset: str, method: str, weak_noise: bool = False) -> Mapping[str, float]:
     """What was chosen for a method on a data set, or for every data set."""
-    found = chosen(weak_noise)
-    return found.get(dataset, {}).get(method) or found[EVERY][method]
+    found, searched = chosen(weak_noise), SEARCHED_AS.get(method, method)
+    return found.get(dataset, {}).get(searched) or found[EVERY][searched]
 
 
 def conventions(method: str) -> dict[str, Any]:

@@ -168,7 +168,7 @@ CIFAR10 = Experiment(
     presets={
         "smoke": preset(0.4, 0.1, width=4, batch=16, samples=2, points=2, synthetic=240, candidates=2),
         "quick": preset(20, 4, width=16, batch=128, samples=5, points=2),
-        "paper": preset(40, 8, width=64, batch=256, samples=20, points=6),
+        "paper": preset(25, 5, width=64, batch=256, samples=20, points=6),
     },
     methods=METHODS,
     datasets=lambda folder: (DATASET,),

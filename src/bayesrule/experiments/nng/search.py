@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -19,10 +20,13 @@ from bayesrule.experiments.context import Context
 from bayesrule.experiments.experiment import Experiment, Preset
 from bayesrule.experiments.nng.choices import (
     PLAIN_NOISE,
+    SEARCHED_AS,
+    TIE,
     WEAK_NOISE,
     WITHOUT,
     Point,
     best,
+    best_for_all,
     conventions,
     point_of,
     words,
@@ -33,12 +37,13 @@ from bayesrule.experiments.nng.regression import DEVIATIONS, METHODS, QUICK_SETS
 from bayesrule.experiments.rows import Row
 from bayesrule.experiments.tabular_data import Table
 
-METRICS = ("valid_log_likelihood", "valid_rmse", "chosen")
+METRICS = ("valid_log_likelihood", "valid_rmse", "chosen", "chosen_for_all")
 NOISES = [list(PLAIN_NOISE), list(WEAK_NOISE)]
 GRID = {
     "kl_weight": [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0], "lr": [0.003, 0.01, 0.03], "prior_std": [0.5, 1.0],
     "beta": [0.001, 0.01], "noise_prior": NOISES,
 }  # fmt: skip
+SEARCHED = tuple(method for method in METHODS if method not in SEARCHED_AS)
 LARGE_SETS = ("kin8nm", "naval", "protein")
 SIZES = {
     "concrete": {"epochs": 500}, "energy": {"epochs": 500}, "kin8nm": {"splits": 3, "epochs": 200},
@@ -55,11 +60,11 @@ def grid(context: Context, method: str) -> list[Point]:
 
 
 def run(context: Context) -> list[Row]:
-    """Validation scores of every point, and for each noise prior the chosen one."""
+    """Validation scores of the points that are close to the best of a set, and of the one that is chosen for all."""
+    sets = tables(context)
     rows = []
-    for table in tables(context):
-        for method in context.methods:
-            rows += _rows(table.name, method, _measured(context, table, method))
+    for method in context.methods:
+        rows += _rows(method, {table.name: _measured(context, table, method) for table in sets})
     return rows
 
 
@@ -124,19 +129,38 @@ def _size(context: Context, dataset: str) -> dict[str, int]:
     return {name: settings[name] for name in ("splits", "epochs")} | settings["sizes"].get(dataset, {})
 
 
-def _rows(dataset: str, method: str, found: Mapping[str, Mapping[str, list[float]]]) -> list[Row]:
-    rows, means = [], {}
-    for point, cell in found.items():
-        named = {"dataset": dataset, "method": method, "variant": point}
-        pair = [Row.over(cell[name], metric=f"valid_{name}", **named) for name in ("log_likelihood", "rmse")]
-        means[point] = pair[0].value, pair[1].value
-        rows += pair
-    for point in found:
-        rivals = {p: each for p, each in means.items() if point_of(p)[1] == point_of(point)[1]}
-        rows.append(
-            Row(dataset, method, point, "chosen", float(point == best(rivals)), None, len(found[point]["rmse"]))
-        )
+Measured = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
+"""Scores split by split, by data set, point and metric."""
+
+
+def _rows(method: str, found: Measured) -> list[Row]:
+    rows = []
+    for noise in dict.fromkeys(point_of(point)[1] for points in found.values() for point in points):
+        means = {
+            dataset: {
+                point: (fmean(cell["log_likelihood"]), fmean(cell["rmse"]))
+                for point, cell in points.items()
+                if point_of(point)[1] == noise
+            }
+            for dataset, points in found.items()
+        }
+        for_all = best_for_all(means)
+        for dataset, points in means.items():
+            highest = max(density for density, _ in points.values())
+            for point in (p for p, (density, _) in points.items() if density >= highest - TIE or p == for_all):
+                marks = {"chosen": point == best(points), "chosen_for_all": point == for_all}
+                rows += _point_rows(dataset, method, point, found[dataset][point], marks)
     return rows
+
+
+def _point_rows(
+    dataset: str, method: str, point: str, cell: Mapping[str, Sequence[float]], marks: Mapping[str, bool]
+) -> list[Row]:
+    named = {"dataset": dataset, "method": method, "variant": point}
+    rows = [Row.over(cell[name], metric=f"valid_{name}", **named) for name in ("log_likelihood", "rmse")]
+    return rows + [
+        Row(dataset, method, point, name, float(value), None, len(cell["rmse"])) for name, value in marks.items()
+    ]
 
 
 SEARCH = Experiment(
@@ -144,20 +168,20 @@ SEARCH = Experiment(
     title="Noisy natural gradient: the search over λ, step size, prior and β on validation rows",
     presets={
         "smoke": Preset(
-            ("yacht",), METHODS,
+            ("yacht",), SEARCHED,
             {"splits": 2, "epochs": 2, "samples": 4, "deviations": {}, "sizes": {},
              "grid": {"kl_weight": [0.1, 1.0], "lr": [0.01], "prior_std": [1.0], "beta": [0.01],
                       "noise_prior": NOISES[:1]}},
             synthetic=True,
         ),
         "quick": Preset(
-            ("yacht", "boston"), METHODS,
+            ("yacht", "boston"), SEARCHED,
             {"splits": 2, "epochs": 100, "samples": 50, "deviations": {}, "sizes": {},
              "grid": {"kl_weight": [0.05, 0.2, 1.0], "lr": [0.01], "prior_std": [1.0], "beta": [0.001],
                       "noise_prior": NOISES[:1]}},
         ),
         "paper": Preset(
-            (*QUICK_SETS, *LARGE_SETS), METHODS,
+            (*QUICK_SETS, *LARGE_SETS), SEARCHED,
             {"splits": 5, "epochs": 1000, "samples": 100, "deviations": DEVIATIONS, "sizes": SIZES, "grid": GRID},
         ),
     },
