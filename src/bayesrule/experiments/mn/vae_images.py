@@ -21,7 +21,7 @@ SIDE = 28
 @torch.no_grad()
 def image_rows(models: Mapping[str, VAE], x: Tensor, seed: int) -> dict[str, Tensor]:
     """Rows of images: originals, each family's reconstructions through the mean code, and samples from the prior."""
-    originals = x[:COUNT].float()
+    originals = x[torch.linspace(0, len(x) - 1, COUNT).long()].float()  # the set is sorted by digit
     rows = {"test images": originals}
     for name, vae in models.items():
         posterior = vae.encode(originals.expand(vae.models, *originals.shape))

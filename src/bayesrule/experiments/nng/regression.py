@@ -7,7 +7,7 @@ from typing import Any
 
 from bayesrule.experiments.context import Context
 from bayesrule.experiments.experiment import Preset, PresetName
-from bayesrule.experiments.nng.choices import WEAK_NOISE, choice, conventions
+from bayesrule.experiments.nng.choices import EVERY, WEAK_NOISE, choice, conventions
 from bayesrule.experiments.nng.data import splits_of, tables
 from bayesrule.experiments.nng.protocol import Setting, Stacked, as_cell, by_split, mark, scores
 from bayesrule.experiments.rows import Row
@@ -15,7 +15,8 @@ from bayesrule.experiments.tabular_data import Table
 
 METHODS = ("bbb", "noisy-adam", "noisy-kfac", "noisy-ekfac")
 PLAIN, VALIDATED, WEAK = "λ=1", "validated", "validated, Gamma(1, 0.01) noise prior"
-VARIANTS = (PLAIN, VALIDATED, WEAK)
+FOR_ALL = "one setting for all sets, Gamma(1, 0.01) noise prior"
+VARIANTS = (PLAIN, VALIDATED, WEAK, FOR_ALL)
 SCORES = {"rmse": -1, "log_likelihood": 1}
 """And which sign is better."""
 METRICS = (*SCORES, "rmse_worst", "rmse_behind_kfac", "log_likelihood_behind_kfac")
@@ -63,9 +64,10 @@ def setting_of(context: Context, dataset: str, method: str, variant: str) -> Set
     settings = context.preset.settings
     base = Setting(method, epochs=settings["epochs"], samples=settings["samples"], T_inv=T_INV.get(method))
     changes = {"hidden": settings["hidden"], **conventions(method), **settings["deviations"].get(dataset, {})}
+    weak = variant in (WEAK, FOR_ALL)
     if variant != PLAIN:
-        changes |= choice(dataset, method, weak_noise=variant == WEAK)
-    if variant == WEAK:
+        changes |= choice(EVERY if variant == FOR_ALL else dataset, method, weak_noise=weak)
+    if weak:
         changes["noise_prior"] = WEAK_NOISE
     return base.changed(changes)
 
