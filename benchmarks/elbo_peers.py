@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import itertools
 import math
-import sys
-import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +14,7 @@ from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import softplus
 
 import bayesrule as br
+from bayesrule.bench.peers import import_parts_of
 
 WIDTHS, STD, PRIOR_STD, SEED, DRAWS = (784, 400, 400, 10), 0.05, 1.0, 0, 100
 LAYERS = len(WIDTHS) - 1
@@ -146,7 +143,7 @@ def posteriors(net: nn.Sequential) -> Answer:
 
 
 def torch_uncertainty(net: nn.Sequential) -> Answer:
-    _import_parts_of("torch_uncertainty", "losses", "layers", "utils")
+    import_parts_of("torch_uncertainty", "losses", "layers", "utils")
     from torch_uncertainty.layers.bayesian import BayesLinear
     from torch_uncertainty.losses.bayesian import KLDiv
 
@@ -214,18 +211,3 @@ LIBRARIES: dict[str, Callable[[nn.Sequential], Answer]] = {
     "pyro-ppl": pyro,
 }
 """By the name of their distribution."""
-
-
-def _import_parts_of(package: str, *parts: str) -> None:
-    """Make a package's modules importable one by one, without running the package's own imports.
-
-    torch-uncertainty's front door needs lightning and torchvision; the two modules asked about here need neither.
-    """
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.submodule_search_locations is None:
-        raise ImportError(f"{package} is not installed")
-    folder = Path(next(iter(spec.submodule_search_locations)))
-    for name, path in ((package, folder), *((f"{package}.{part}", folder / part) for part in parts)):
-        shell = types.ModuleType(name)
-        shell.__path__ = [str(path)]
-        sys.modules.setdefault(name, shell)

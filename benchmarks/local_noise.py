@@ -9,8 +9,6 @@ the median over turns of a method's time over the 2-tied layer's in the same tur
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import sys
 import time
 from collections.abc import Callable
@@ -20,11 +18,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from layer_memory import peak_bytes
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule.experiments.provenance import commit, versions
+from bayesrule.bench.memory import peak_bytes
+from bayesrule.bench.results import result_of, rows_of, write_result
+from bayesrule.bench.timing import Turn, bootstrap_interval, interleaved
 
 ROOT = Path(__file__).parents[1]
 OURS = "2-tied, local noise"
@@ -32,7 +31,6 @@ WIDTHS, BATCHES = (256, 512, 1024, 2048, 4096, 8192), (128, 1024)
 CPU_WORK = 1 << 33
 """Batch × width² above which a CPU is not asked: a turn would take a minute."""
 MIN_TURNS, MAX_TURNS, TURN_SECONDS = 5, 200, 6.0
-RESAMPLES, LEVEL = 2000, 0.95
 PRIOR_STD = 0.2
 Loss = Callable[[Tensor], Tensor]
 
@@ -88,34 +86,6 @@ def step(layer: nn.Module, loss: Loss, x: Tensor) -> None:
     loss(x).backward()
 
 
-def seconds(layer: nn.Module, loss: Loss, x: Tensor) -> float:
-    """That one step takes."""
-    if x.is_cuda:
-        torch.cuda.synchronize()
-    started = time.perf_counter()
-    step(layer, loss, x)
-    if x.is_cuda:
-        torch.cuda.synchronize()
-    return time.perf_counter() - started
-
-
-def turns(methods: dict[str, tuple[nn.Module, Loss]], x: Tensor, budget: float) -> dict[str, np.ndarray]:
-    """Seconds of every method in every turn; a turn is one step of each."""
-    taken: dict[str, list[float]] = {name: [] for name in methods}
-    until = time.perf_counter() + budget
-    while len(taken[OURS]) < MIN_TURNS or (time.perf_counter() < until and len(taken[OURS]) < MAX_TURNS):
-        for name, (layer, loss) in methods.items():
-            taken[name].append(seconds(layer, loss, x))
-    return {name: np.array(times) for name, times in taken.items()}
-
-
-def interval(ratios: np.ndarray, generator: np.random.Generator) -> tuple[float, float]:
-    """Of the median, by the percentile bootstrap over turns."""
-    medians = np.median(generator.choice(ratios, (RESAMPLES, len(ratios))), axis=1)
-    low, high = np.quantile(medians, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
-
-
 def measure(width: int, batch: int, device: torch.device, budget: float, seed: int) -> list[dict[str, Any]]:
     """The rows of one size."""
     torch.manual_seed(seed)
@@ -123,20 +93,21 @@ def measure(width: int, batch: int, device: torch.device, budget: float, seed: i
     x = torch.randn(batch, width, device=device, requires_grad=True)
     for layer, loss in methods.values():  # the first steps allocate and choose kernels
         step(layer, loss, x)
-    memory = {name: peak_bytes(layer, partial(step, layer, loss, x), x) for name, (layer, loss) in methods.items()}
-    times = turns(methods, x, budget)
+    steps = {name: partial(step, layer, loss, x) for name, (layer, loss) in methods.items()}
+    memory = {name: peak_bytes((*layer.parameters(), x), steps[name], device) for name, (layer, _) in methods.items()}
+    turns = {name: Turn(work) for name, work in steps.items()}
+    times = interleaved(turns, device, rounds=MAX_TURNS, budget=budget, least=MIN_TURNS)
     generator = np.random.default_rng(seed)
     rows = []
     for name in methods:
         ratios = times[name] / times[OURS]
-        low, high = interval(ratios, generator)
+        low, high = bootstrap_interval(ratios, generator)
         values = {
             "milliseconds": 1e3 * float(np.median(times[name])),
             "time ratio": float(np.median(ratios)), "ratio low": low, "ratio high": high,
             "peak MiB": memory[name] / 2**20, "memory ratio": memory[name] / memory[OURS],
         }  # fmt: skip
-        size = {"dataset": f"width {width}, batch {batch}", "method": name, "variant": ""}
-        rows += [{**size, "metric": metric, "value": value, "n": len(ratios)} for metric, value in values.items()]
+        rows += rows_of(f"width {width}, batch {batch}", name, len(ratios), values)
     return rows
 
 
@@ -152,18 +123,9 @@ def bench(arguments: argparse.Namespace) -> dict[str, Any]:
                 continue
             rows += measure(width, batch, device, arguments.seconds, arguments.seed)
             print(f"width {width}, batch {batch}: {time.perf_counter() - started:.0f} s", file=sys.stderr)
-    name = f"cpu ({platform.machine()}), one thread" if device.type == "cpu" else torch.cuda.get_device_name(device)
-    return {
-        "experiment": "local-noise",
-        "command": " ".join(["python", "benchmarks/local_noise.py", "--device", device.type]),
-        "commit": commit(),
-        "versions": {**versions(), "torch": torch.__version__},
-        "seed": arguments.seed,
-        "device": name,
-        "wall_seconds": round(time.perf_counter() - started, 1),
-        "rows": rows,
-        "skipped": skipped,
-    }
+    command = f"python benchmarks/local_noise.py --device {device.type}"
+    seconds = time.perf_counter() - started
+    return result_of("local-noise", command, device.type, seconds, rows, skipped, seed=arguments.seed)
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -180,9 +142,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "local-noise", help="folder for result.json")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    result = bench(arguments)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "result.json").write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+    write_result(arguments.out, bench(arguments))
 
 
 if __name__ == "__main__":

@@ -22,15 +22,15 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import product
-from math import comb
 from pathlib import Path
 from typing import Any
 
 import torch
 from measured import rows_of, write_result
 
+from bayesrule.bench.timing import median_interval
 from bayesrule.estimators import Auto, LocalReparam
 from bayesrule.experiments.mn.recipe import PRIORS, Recipe, family
 from bayesrule.likelihoods import Categorical
@@ -95,17 +95,6 @@ def burst(step: Callable[[], None], device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return 1e3 * (time.perf_counter() - started) / count
-
-
-def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
-    """The median, and the order statistics that hold it with at least this confidence, whatever the distribution."""
-    ordered, n = sorted(values), len(values)
-    outside, rank = 0.0, 0
-    while rank < n // 2 and outside + 2 * comb(n, rank) / 2**n <= 1 - confidence:
-        outside += 2 * comb(n, rank) / 2**n
-        rank += 1
-    low = max(rank - 1, 0)
-    return statistics.median(ordered), ordered[low], ordered[n - 1 - low]
 
 
 def measure(case: Case, estimator: str, rounds: int, device: torch.device) -> dict[str, Any]:

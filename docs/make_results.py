@@ -19,6 +19,8 @@ TITLES = {
     "local-noise": "Local noise and KL of one dense layer, in time and memory",
     "matrix-normal-step": "A training step with a matrix normal posterior beside a diagonal one's",
     "noisy-kfac-step": "A step of noisy K-FAC beside Adam's",
+    "bench/cpu": "Speed and memory on a CPU, beside other libraries",
+    "bench/cuda": "Speed and memory on a GPU, beside other libraries",
 }
 """Of results that are not experiments of the package."""
 HEAD = """# Results

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import bayesrule as br
+from bayesrule.bench.memory import peak_bytes
 
 ROOT = Path(__file__).parents[1]
 RESULT: dict[str, Any] = json.loads((ROOT / "results" / "local-noise" / "result.json").read_text())
@@ -41,8 +42,7 @@ def test_the_formed_layer_is_the_same_layer(bench: ModuleType) -> None:
     torch.testing.assert_close(formed.mean, posterior.mean, rtol=0, atol=0)
 
 
-def test_memory_is_what_is_held_and_what_is_made(bench: ModuleType) -> None:
-    peak_bytes = importlib.import_module("layer_memory").peak_bytes
+def test_memory_is_what_is_held_and_what_is_made() -> None:
     layer, x = nn.Linear(8, 8, bias=False), torch.zeros(4, 8)
 
     def step() -> None:
@@ -51,7 +51,7 @@ def test_memory_is_what_is_held_and_what_is_made(bench: ModuleType) -> None:
         second, third = torch.empty(700), torch.empty(800)
         del second, third
 
-    assert peak_bytes(layer, step, x) == SIZE * (64 + 32) + SIZE * 1500
+    assert peak_bytes((layer.weight, x), step, torch.device("cpu")) == SIZE * (64 + 32) + SIZE * 1500
 
 
 def test_every_method_is_measured(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,15 +63,6 @@ def test_every_method_is_measured(bench: ModuleType, monkeypatch: pytest.MonkeyP
     assert all(np.isfinite(value) and value > 0 for value in found.values())
     assert found[bench.OURS, "time ratio"] == found[bench.OURS, "memory ratio"] == 1.0
     assert {row["n"] for row in rows} == {2}
-
-
-def test_the_interval_holds_the_median(bench: ModuleType) -> None:
-    ratios = np.random.default_rng(0).lognormal(1.0, 0.3, 100)
-    low, high = bench.interval(ratios, np.random.default_rng(1))
-    order = np.sort(ratios)
-    # The exact interval of a median, by order statistics: 40 and 61 of 100 (binomial), give or take two.
-    assert order[37] <= low <= order[41]
-    assert order[58] <= high <= order[62]
 
 
 def test_the_kept_result_has_every_width() -> None:

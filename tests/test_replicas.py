@@ -12,7 +12,6 @@ from torch import Tensor, distributions, nn
 import bayesrule as br
 from bayesrule.errors import ShapeMismatch
 from bayesrule.likelihoods import GaussianGammaNoise
-from bayesrule.optim import sampling
 from bayesrule.optim.noisy_adam import NoisyAdamRule
 from bayesrule.optim.noisy_kfac import NoisyKFACRule
 from bayesrule.train.replicas import Replicas
@@ -55,12 +54,12 @@ class OneByOne:
         parts = [noise] if self.joint else list(noise.split([m * n for m, n in self.shapes]))
         return lambda shape, law, like: parts.pop(0).reshape(shape)
 
-    def train(self, epochs: Iterator[tuple[int, Batch]], monkeypatch: pytest.MonkeyPatch) -> None:
+    def train(self, epochs: Iterator[tuple[int, Batch]]) -> None:
         for epoch, batch in epochs:
             for group in self.optimizer.param_groups:
                 group["lr"] = self.optimizer.defaults["lr"] * (1.0 if epoch < EPOCHS // 2 else 0.1)
             target_noise = batch.target_noise[0]
-            monkeypatch.setattr(sampling, "FromGenerator", lambda generator, eps=target_noise: lambda *asked: eps)
+            self.optimizer.source = lambda *asked, eps=target_noise: eps
             with self.optimizer.sampled_params(noise=self.weight_noise(batch.weight_noise[0])):
                 self.optimizer.nll(self.net(batch.x[0, :, :-1]), batch.y[0]).backward()
             self.optimizer.step()
@@ -72,16 +71,14 @@ class OneByOne:
     ("name", "hidden", "targets"),
     [(name, (3, 3) if name == "block-tridiagonal" else (4, 3), 3) for name in KINDS] + [("kfac", (4,), 1)],
 )
-def test_equal_to_the_optimizers(
-    name: str, hidden: tuple[int, ...], targets: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equal_to_the_optimizers(name: str, hidden: tuple[int, ...], targets: int) -> None:
     rule, kind, options = KINDS[name]
     x, y = problem(targets=targets)
     replicas = trained(rule, x, y, hidden)
     assert replicas.state.steps == 100
     for number in (1,):
         alone = OneByOne(replicas, number, kind, options)
-        alone.train(batches(replicas, number), monkeypatch)
+        alone.train(batches(replicas, number))
         linear = [layer for layer in alone.net if isinstance(layer, nn.Linear)]
         for matrix, layer in zip(replicas.program.layout.matrices(replicas.state.means), linear, strict=True):
             torch.testing.assert_close(matrix[number, :-1], layer.weight.data.T, rtol=1e-10, atol=1e-10)

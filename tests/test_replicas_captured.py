@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from bayesrule.optim.buffers import leaves
 from bayesrule.optim.noisy_kfac import NoisyKFACRule
 from bayesrule.train import Captured, replicas_captured
 from bayesrule.train.replicas import Replicas
 from bayesrule.train.replicas_backprop import BayesByBackpropRule
-from bayesrule.train.replicas_captured import leaves
 from bayesrule.train.replicas_noise import DeviceStream, Stream
 from replica_problems import BATCH, KINDS, ROWS, SETTINGS, problem, trained
 

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from bayesrule import contractions, errors, estimators, expfam, likelihoods, metrics, optim, priors
+from bayesrule import contractions, distributed, errors, estimators, expfam, likelihoods, metrics, optim, priors
 from bayesrule.compress import compress, explained_variance
 from bayesrule.estimators import Auto, Flipout, LocalReparam, Mean, WeightSample
 from bayesrule.inference import laplace
@@ -64,6 +64,7 @@ __all__ = [
     "bayesianize",
     "compress",
     "contractions",
+    "distributed",
     "errors",
     "estimators",
     "expfam",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as outside_transforms
 
 Law = Literal["normal", "uniform", "sign"]
 
@@ -25,13 +27,18 @@ def draw(shape: tuple[int, ...], law: Law, like: Tensor, generator: torch.Genera
 
     Half precision gets the noise of float32, rounded: a seed then means the same noise with and without autocast.
     """
-    dtype = like.dtype if like.dtype == torch.float64 else torch.float32
+    options: dict[str, Any] = {
+        "dtype": like.dtype if like.dtype == torch.float64 else torch.float32,
+        "device": like.device,
+    }
+    if generator is not None:  # the operators that take one know no symbolic sizes, which compiled code has
+        options["generator"] = generator
     if law == "normal":
-        noise = torch.randn(shape, generator=generator, dtype=dtype, device=like.device)
+        noise = torch.randn(shape, **options)
     elif law == "uniform":
-        noise = torch.rand(shape, generator=generator, dtype=dtype, device=like.device)
+        noise = torch.rand(shape, **options)
     else:
-        noise = torch.randint(0, 2, shape, generator=generator, dtype=dtype, device=like.device) * 2 - 1
+        noise = torch.randint(0, 2, shape, **options) * 2 - 1
     return noise.to(like.dtype)
 
 
@@ -72,3 +79,48 @@ def keyed_generator(device: torch.device, *key: int | str) -> torch.Generator:
     """A generator whose stream depends on the key alone: the same key, the same noise."""
     digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
     return torch.Generator(device).manual_seed(int.from_bytes(digest, "big") >> 1)
+
+
+def fresh_seed(generator: torch.Generator | None = None) -> int:
+    """A seed from a CPU generator, by default the global one: a single one, also where `vmap` makes numbers many."""
+    with outside_transforms():
+        return int(torch.randint(2**62, (), generator=generator).item())
+
+
+class KeyedNoise(ABC):
+    """Noise of many processes, whose generators are all in the same state: it also depends on who asks for what."""
+
+    whole: bool
+    """Whether weights must be drawn whole: a part that depends on the batch would be another draw for each process."""
+
+    @abstractmethod
+    def __call__(self, shape: tuple[int, ...], law: Law, like: Tensor) -> Tensor:
+        """Noise that all examples share, such as that of a weight."""
+
+    @abstractmethod
+    def by_example(self) -> NoiseSource:
+        """The source of noise whose first dimension runs over examples."""
+
+    @abstractmethod
+    def seeded(self, device: torch.device, *key: int | str) -> NoiseSource:
+        """The source of a draw that several uses share, by its key instead of by the generator."""
+
+
+def by_example(noise: NoiseSource) -> NoiseSource:
+    """The source to ask for noise whose first dimension runs over examples."""
+    return noise.by_example() if isinstance(noise, KeyedNoise) else noise
+
+
+def by_parts(noise: NoiseSource) -> bool:
+    """Whether only those parts of a weight may be drawn that a batch uses."""
+    return not (isinstance(noise, KeyedNoise) and noise.whole)
+
+
+def replayable(noise: NoiseSource) -> bool:
+    """Whether the noise is a function of the global generator's state, which activation checkpointing brings back."""
+    return isinstance(noise, KeyedNoise) or noise == FromGenerator()
+
+
+def seeded(noise: NoiseSource, device: torch.device, *key: int | str) -> NoiseSource:
+    """A source for one draw of this key."""
+    return noise.seeded(device, *key) if isinstance(noise, KeyedNoise) else FromGenerator(keyed_generator(device, *key))

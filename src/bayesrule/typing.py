@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -16,6 +16,7 @@ class Contraction(Protocol):
     """
 
     groups: int
+    is_product: ClassVar[bool]
 
     @property
     def channel_dim(self) -> int:

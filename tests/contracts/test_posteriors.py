@@ -173,7 +173,7 @@ def test_a_point_is_its_mean(event_dim: int) -> None:
 class AnyLayer:
     """The part of a contraction that a refusal reads."""
 
-    groups, channel_dim = 1, -1
+    groups, channel_dim, is_product = 1, -1, False
 
     def __call__(self, x: Tensor, matrix: Tensor) -> Tensor:
         return x @ matrix

@@ -6,10 +6,14 @@ import sys
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line; of several processes that ``torchrun`` started, only the first works."""
     try:
         from bayesrule.cli.app import app
     except ModuleNotFoundError as error:
         print(f"The command needs the package {error.name}. pip install 'bayesrule[cli]'", file=sys.stderr)
         raise SystemExit(2) from None
-    app()
+    from bayesrule.distributed.world import alone, announced_world
+
+    if announced_world().first:
+        with alone():
+            app()

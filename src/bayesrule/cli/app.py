@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 import bayesrule
+from bayesrule.cli.bench_command import EXAMPLE, bench
 from bayesrule.cli.faults import faults_reported
 from bayesrule.cli.options import ESTIMATORS, POSTERIORS, PRIORS, forms
 from bayesrule.cli.reproduce_command import reproduce
@@ -86,10 +87,11 @@ def fit(
     """
     with faults_reported(debug):
         from bayesrule.cli.fit_command import FitRequest, fit_model
+        from bayesrule.distributed import restarted
 
         request = FitRequest(
             data, target, task.value if task else None, posterior, prior, estimator, hidden, epochs, steps, seed, out,
-            resume, force, ensemble, test_fraction,
+            resume or restarted(), force and not restarted(), ensemble, test_fraction,
         )  # fmt: skip
         fit_model(_console(quiet), request)
 
@@ -162,6 +164,7 @@ def prune(
 
 
 app.command(epilog="Example: bayesrule reproduce tabular --preset smoke --out trial")(reproduce)
+app.command(epilog=EXAMPLE)(bench)
 
 
 def _console(quiet: bool) -> Console:

@@ -20,6 +20,8 @@ class Contraction(ABC):
 
     view: MatrixView
     groups: int = 1
+    is_product: ClassVar[bool] = False
+    """Whether ``op(x, W)`` is ``x W``."""
     picks_rows: ClassVar[bool] = False
     """Whether inputs are indices of rows of the weight."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -17,6 +18,7 @@ BLOCK_WIDTH, MOST_BLOCKS = 128, 6
 class Linear(Contraction):
     """`nn.Linear` without its bias."""
 
+    is_product: ClassVar[bool] = True
     view: MatrixView
 
     @classmethod

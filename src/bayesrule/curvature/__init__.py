@@ -12,7 +12,7 @@ from bayesrule.curvature.moments import (
     squared_gradients,
     weight_gradient,
 )
-from bayesrule.curvature.tap import FunctionalPass, FunctionalTap, ModuleTap, watching
+from bayesrule.curvature.tap import FunctionalPass, FunctionalTap, ModuleTap, Pass, assemble, watching
 from bayesrule.curvature.triangles import gram, lower_matmul
 
 __all__ = [
@@ -22,7 +22,9 @@ __all__ = [
     "FunctionalTap",
     "Layer",
     "ModuleTap",
+    "Pass",
     "Tapped",
+    "assemble",
     "cross_moments",
     "exact_cotangents",
     "example_count",

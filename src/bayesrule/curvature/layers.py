@@ -66,7 +66,7 @@ class Layer:
     def input_rows(self, x: Tensor, output: Tensor) -> Float[Tensor, "rows fan_in"]:
         """``a``: one row for every example and position, with the bias's constant one."""
         rows = self._unfolded(x) if self.has_weight else x.new_empty((self._count(output), 0))
-        return F.pad(rows, (0, 1), value=1.0) if self.has_bias else rows
+        return torch.cat((rows, rows.new_ones(()).expand(len(rows), 1)), dim=-1) if self.has_bias else rows
 
     def output_rows(self, output: Tensor) -> Float[Tensor, "rows fan_out"]:
         """``s`` (or its gradient), likewise."""

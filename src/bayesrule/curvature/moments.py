@@ -51,12 +51,13 @@ def fan_out_moment(tapped: Tapped) -> Float[Tensor, "*batch fan_out fan_out"]:
 def squared_gradients(tapped: Tapped) -> Float[Tensor, "*batch fan_in fan_out"]:
     """``E[(Σ_t a_t g_tᵀ)²]``, entry by entry.
 
-    With one row for each example it is ``(a²)ᵀ(g²)``, one matrix product; with positions, sums come before squares, and
-    gradients are formed for some examples at a time.
+    With one row for each example it is ``(a²)ᵀ(g²)``, one matrix product, column by column, as a layer's weight lies
+    in memory; with positions, sums come before squares, and gradients are formed for some examples at a time.
     """
     if tapped.inputs.shape[-2] == 1:
-        inputs, gradients = tapped.inputs.squeeze(-2), tapped.gradients.squeeze(-2)
-        return inputs.square().mT @ gradients.square().sum(-3) / tapped.examples
+        squares, gradients = tapped.inputs.squeeze(-2).square(), tapped.gradients.squeeze(-2)
+        summed = gradients.select(-3, 0).square() if gradients.shape[-3] == 1 else gradients.square().sum(-3)
+        return (summed.mT @ squares).div_(tapped.examples).mT
     *_, rows, _, fan_in = tapped.inputs.shape
     cotangents, fan_out = tapped.gradients.shape[-4], tapped.gradients.shape[-1]
     together = max(1, ENTRIES_TOGETHER // (cotangents * fan_in * fan_out))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +16,23 @@ from bayesrule.errors import InvalidArgument
 
 Uses = list[tuple[str, Tensor, Tensor]]
 """Calls of tapped modules, in order: the module's name, its input and its pre-activation."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass of a network, use by use.
+
+    Attributes:
+        uses: Of the tapped modules.
+        gradients: With respect to their pre-activations: one list for each cotangent, None where there is none.
+        examples: Targets of the batch.
+        factor: What the gradients are to be multiplied by.
+    """
+
+    uses: Uses
+    gradients: Sequence[Sequence[Tensor | None]]
+    examples: int
+    factor: float = 1.0
 
 
 class ModuleTap:
@@ -31,6 +48,7 @@ class ModuleTap:
         receive: Called with ``{layer name: Tapped}`` after each pass.
         cotangents: Gradients with respect to the outputs, stacked in front, for given outputs.
         loss_scale: What the caller's loss was multiplied by (gradient scaling); for the empirical Fisher alone.
+        hand_over: Called with each pass as it is, in place of ``receive``.
     """
 
     def __init__(
@@ -40,10 +58,13 @@ class ModuleTap:
         receive: Callable[[dict[str, Tapped]], None],
         cotangents: Callable[[Tensor], Tensor] | None,
         loss_scale: float = 1.0,
+        hand_over: Callable[[Pass], None] | None = None,
     ) -> None:
         self.model, self.layers, self.receive = model, tuple(layers), receive
+        self.hand_over = hand_over or self._assembled
         self.cotangents, self.loss_scale = cotangents, loss_scale
         self._uses: Uses | None = None
+        self._own: list[_OwnGradient] = []
         self._passes: list[_EmpiricalPass] = []
 
     @contextmanager
@@ -57,14 +78,18 @@ class ModuleTap:
             stack.callback(closing.remove)
             yield
             for each in self._passes:
-                if any(gradient is not None for gradient in each.gradients):
-                    self._hand_over(each.uses, [each.gradients], each.examples)
+                if any(gradient.gradient is not None for gradient in each.own):
+                    self.hand_over(each.passed())
 
     def _open(self, module: nn.Module, args: Any) -> None:
-        self._uses = []
+        self._uses, self._own = [], []
 
     def _use(self, name: str, x: Tensor, output: Tensor) -> Tensor | None:
         if self._uses is None or not output.requires_grad:
+            return None
+        if self.cotangents is None:
+            self._own.append(_OwnGradient(output))  # a hook sees the gradient before whatever is done in place later
+            self._uses.append((name, x.detach(), output.detach()))
             return None
         self._uses.append((name, x.detach(), output))
         return output.clone()  # the caller may overwrite its copy in place, as nn.ReLU(inplace=True) does
@@ -80,35 +105,41 @@ class ModuleTap:
             return
         examples = example_count(outputs)
         if self.cotangents is None:
-            self._passes.append(_EmpiricalPass.of(uses, examples, examples / self.loss_scale))
+            self._passes.append(_EmpiricalPass(uses, self._own, examples, examples / self.loss_scale))
             return
         pre = [output for _, _, output in uses]
         columns = self.cotangents(outputs.detach())
         pulled = [torch.autograd.grad(outputs, pre, column, retain_graph=True, allow_unused=True) for column in columns]
-        self._hand_over(uses, pulled, examples)
+        self.hand_over(Pass(uses, pulled, examples))
 
-    def _hand_over(self, uses: Uses, gradients: Sequence[Sequence[Tensor | None]], examples: int) -> None:
-        self.receive(assemble(self.layers, uses, gradients, examples))
+    def _assembled(self, passed: Pass) -> None:
+        self.receive(assemble(self.layers, passed))
 
 
-@dataclass
+class _OwnGradient:
+    """The gradient of a tensor that the caller's own backward passes will bring, their sum if several do."""
+
+    def __init__(self, output: Tensor) -> None:
+        self.gradient: Tensor | None = None
+        output.register_hook(self._keep)
+
+    def _keep(self, gradient: Tensor) -> None:
+        found = gradient.detach()
+        self.gradient = found if self.gradient is None else self.gradient + found
+
+
+@dataclass(frozen=True)
 class _EmpiricalPass:
-    """A pass whose gradients the caller's own backward will bring."""
+    """A pass whose gradients are those of a mean over examples, times a factor that undoes the mean."""
 
     uses: Uses
+    own: list[_OwnGradient]
     examples: int
-    gradients: list[Tensor | None] = field(default_factory=list)
+    factor: float
 
-    @classmethod
-    def of(cls, uses: Uses, examples: int, factor: float) -> _EmpiricalPass:
-        found = cls([(name, x, output.detach()) for name, x, output in uses], examples, [None] * len(uses))
-        for index, (_, _, output) in enumerate(uses):
-            output.register_hook(lambda gradient, index=index: found._keep(index, gradient.detach() * factor))
-        return found
-
-    def _keep(self, index: int, gradient: Tensor) -> None:
-        before = self.gradients[index]
-        self.gradients[index] = gradient if before is None else before + gradient
+    def passed(self) -> Pass:
+        """With the gradients that have come."""
+        return Pass(self.uses, [[each.gradient for each in self.own]], self.examples, self.factor)
 
 
 @dataclass(frozen=True)
@@ -129,7 +160,7 @@ class FunctionalPass:
     def tapped(self, cotangents: Tensor | Sequence[Tensor]) -> dict[str, Tapped]:
         """What each layer saw under the cotangents, which are stacked in front."""
         pulled = [self.pull(column)[0] for column in cotangents]
-        return assemble(self.layers, self.uses, pulled, example_count(self.outputs))
+        return assemble(self.layers, Pass(self.uses, pulled, example_count(self.outputs)))
 
 
 class FunctionalTap:
@@ -193,26 +224,31 @@ def watching(
             handle.remove()
 
 
-def assemble(
-    layers: Sequence[Layer], uses: Uses, gradients: Sequence[Sequence[Tensor | None]], examples: int
-) -> dict[str, Tapped]:
+def assemble(layers: Sequence[Layer], passed: Pass) -> dict[str, Tapped]:
     """Inputs and gradients by layer: the uses of one layer side by side, as positions of the same examples."""
-    found = {}
+    found, uses, examples = {}, passed.uses, passed.examples
     for layer in layers:
         own = [index for index, (name, _, _) in enumerate(uses) if name in layer.modules]
         if not own:
             continue
         inputs = [layer.input_rows(uses[index][1], uses[index][2]) for index in own]
-        pulled = [[_rows(layer, uses[index][2], column[index]) for index in own] for column in gradients]
+        pulled = [[_rows(layer, uses[index][2], column[index]) for index in own] for column in passed.gradients]
         whole = all(len(rows) % examples == 0 for rows in inputs)
         dtype = state_dtype(inputs[0].dtype)
         positioned = [_by_example(rows, examples, whole).to(dtype) for rows in inputs]
         columns = [
-            torch.cat([_by_example(rows, examples, whole).to(dtype) for rows in column], dim=-2 if whole else -3)
+            _joined([_by_example(rows, examples, whole).to(dtype) for rows in column], -2 if whole else -3)
             for column in pulled
         ]
-        found[layer.name] = Tapped(torch.cat(positioned, dim=-2 if whole else -3), torch.stack(columns), examples)
+        stacked = columns[0].unsqueeze(0) if len(columns) == 1 else torch.stack(columns)
+        scaled = stacked if passed.factor == 1 else stacked * passed.factor
+        found[layer.name] = Tapped(_joined(positioned, -2 if whole else -3), scaled, examples)
     return found
+
+
+def _joined(tensors: list[Tensor], dim: int) -> Tensor:
+    """Side by side; one alone is not copied."""
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors, dim)
 
 
 def _rows(layer: Layer, output: Tensor, gradient: Tensor | None) -> Tensor:

@@ -11,7 +11,7 @@ from bayesrule.contractions.contraction import example_signs
 from bayesrule.errors import Unsupported
 from bayesrule.estimators.estimator import Estimator
 from bayesrule.posteriors import Posterior
-from bayesrule.random import NoiseSource
+from bayesrule.random import NoiseSource, by_example
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Flipout(Estimator):
         refuse_correlated(posterior, contraction)
         output = contraction(x, posterior.mean)
         drawn = posterior.from_noise(noise(tuple(posterior.noise_shape), posterior.noise_law, posterior.mean))
+        noise = by_example(noise)
         input_signs = contraction.sign_shape(x)
         flipped = x if input_signs is None else x * noise(input_signs, "sign", x)
         signs = noise(example_signs(output, contraction.channel_dim, -contraction.channel_dim), "sign", output)

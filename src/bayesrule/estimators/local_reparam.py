@@ -10,7 +10,7 @@ from torch import Tensor
 from bayesrule.contractions import Contraction
 from bayesrule.estimators.estimator import Estimator
 from bayesrule.posteriors import Posterior
-from bayesrule.random import NoiseSource
+from bayesrule.random import NoiseSource, by_example
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,10 @@ class LocalReparam(Estimator):
 
     def output(self, posterior: Posterior, contraction: Contraction, x: Tensor, noise: NoiseSource) -> Tensor:
         """``op(x, mean)`` and the posterior's projected noises."""
+        noise = by_example(noise)
+        fused = posterior.fused_output(contraction, x, noise)
+        if fused is not None:
+            return fused
         output = contraction(x, posterior.mean)
         with torch.autocast(x.device.type, enabled=False):  # half precision holds neither σ² nor x²
             terms = posterior.project(contraction, x.to(posterior.mean.dtype) if x.is_floating_point() else x)

@@ -9,7 +9,7 @@ from torch import Tensor
 from bayesrule.contractions import Contraction
 from bayesrule.estimators.estimator import Estimator
 from bayesrule.posteriors import Posterior
-from bayesrule.random import NoiseSource, in_graph
+from bayesrule.random import NoiseSource, by_parts, in_graph
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class WeightSample(Estimator):
     def output(self, posterior: Posterior, contraction: Contraction, x: Tensor, noise: NoiseSource) -> Tensor:
         """``op(x, W)``, ``W`` from noise."""
         # A graph has fixed shapes, the number of distinct rows has not.
-        used = contraction.used_rows(x) if posterior.independent and not in_graph() else None
+        partial = posterior.independent and not in_graph() and by_parts(noise)
+        used = contraction.used_rows(x) if partial else None
         if used is None:
             return contraction(x, _drawn(posterior, noise))
         rows, picks = used

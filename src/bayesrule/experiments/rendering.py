@@ -82,7 +82,7 @@ def text_result(result: Mapping[str, Any], title: str) -> str:
     """All of it for a terminal."""
     parts = [f"{title} ({_source(result)})"]
     parts += [aligned(header, *lines) for header, lines in tables(result["rows"])] or [NOTHING]
-    parts += ["\n".join(_remarks(result))] if _remarks(result) else []
+    parts += ["\n".join(remarks(result))] if remarks(result) else []
     return "\n\n".join(parts)
 
 
@@ -90,16 +90,18 @@ def markdown_result(result: Mapping[str, Any], title: str, level: int = 1) -> st
     """All of it for a page."""
     parts = [f"{'#' * level} {title}", f"{_source(result)}.", f"`{result['command']}`"]
     parts += [markdown_table(header, lines) for header, lines in tables(result["rows"])] or [NOTHING]
-    parts += ["\n".join(f"- {remark}" for remark in _remarks(result))] if _remarks(result) else []
+    parts += ["\n".join(f"- {remark}" for remark in remarks(result))] if remarks(result) else []
     return "\n\n".join(parts)
 
 
-def _remarks(result: Mapping[str, Any]) -> list[str]:
+def remarks(result: Mapping[str, Any]) -> list[str]:
+    """Notes, verdicts on claims, and what was left out."""
     claims = [f"{MARKS[claim['standing']]}: {claim['claim']} ({claim['detail']})" for claim in result.get("claims", [])]
     synthetic = (
         ["The data are synthetic: the numbers say only that everything runs."] if result.get("synthetic") else []
     )
-    return synthetic + claims + [f"Left out: {line}" for line in result.get("skipped", [])]
+    left_out = [f"Left out: {line}" for line in result.get("skipped", [])]
+    return [*synthetic, *result.get("notes", []), *claims, *left_out]
 
 
 def _source(result: Mapping[str, Any]) -> str:

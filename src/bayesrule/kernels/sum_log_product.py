@@ -7,8 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK_ENTRIES = 1 << 20
-"""Entries of ``U Vᵀ`` that exist at a time."""
+from bayesrule.kernels.eager import ordinary_on_cpu
+from bayesrule.kernels.log_blocks import sum_log_blocks
+from bayesrule.kernels.operators import takes_kernel
+
+CHUNK_ENTRIES = 1 << 19
+"""Entries of ``U Vᵀ`` that exist at a time: as many as a core's cache holds."""
 
 
 def sum_log_product(left: Tensor, right: Tensor) -> Tensor:
@@ -18,6 +22,20 @@ def sum_log_product(left: Tensor, right: Tensor) -> Tensor:
     k(m + n) numbers.
     """
     return _SumLogProduct.apply(left, right)[0]
+
+
+def sum_log_with_gradient(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`sum_log_product` of ordinary (m, k) and (n, k) factors with its two gradients, none of them differentiable."""
+    if left.is_cuda:
+        return torch.ops.bayesrule.sum_log(left.contiguous(), right.contiguous())
+    return sum_log_blocks(left, right, max(1, CHUNK_ENTRIES // right.shape[0]))
+
+
+def has_fused_logs(left: Tensor, right: Tensor) -> bool:
+    """Whether `sum_log_with_gradient` takes these factors."""
+    if left.ndim != 2 or right.ndim != 2:
+        return False
+    return ordinary_on_cpu(left, right) or takes_kernel(left, right)
 
 
 def _chunk_rows(left: Tensor, right: Tensor) -> int:
@@ -40,6 +58,8 @@ class _SumLogProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if has_fused_logs(left, right):
+            return sum_log_with_gradient(left, right)
         batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
         total, right_gradient = left.new_zeros(batch), right.new_zeros(*batch, *right.shape[-2:])
         left_gradients: list[Tensor] = []

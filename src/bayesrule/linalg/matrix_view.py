@@ -48,6 +48,11 @@ class MatrixView:
         return math.prod(self.shape) // self.fan_out
 
     @property
+    def is_transposed_matrix(self) -> bool:
+        """Whether the weight is the matrix transposed, as of `nn.Linear`."""
+        return len(self.shape) == 2 and self.fan_out_axis == 0
+
+    @property
     def rows_per_channel(self) -> int:
         """Neighbouring rows that belong to one input channel: the kernel's positions."""
         channel_axis = next(axis for axis in range(len(self.shape)) if axis != self.fan_out_axis)
@@ -56,6 +61,8 @@ class MatrixView:
     def matrix(self, weight: Tensor) -> Tensor:
         """The fan-in × fan-out matrix of a weight; leading dimensions beyond ``shape`` are batch dimensions."""
         batch = self._batch(weight, self.shape)
+        if self.is_transposed_matrix:  # the common case, without three more views
+            return weight.mT
         grouped = weight.reshape(*batch, self.groups, self.shape[0] // self.groups, *self.shape[1:])
         if self.groups == 1:
             grouped = grouped.squeeze(len(batch))

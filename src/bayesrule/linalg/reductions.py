@@ -30,7 +30,7 @@ def _in_its_own_layout(x: Tensor, event_dim: int) -> tuple[Tensor, int]:
     if x.ndim != event_dim or torch.compiler.is_compiling() or not x._is_view():
         return x, event_dim
     stored = x._base
-    if stored is None or not stored.is_leaf or stored.numel() != x.numel():
+    if stored is None or not stored.is_leaf or stored.numel() != x.numel() or stored.requires_grad != x.requires_grad:
         return x, event_dim
     return stored, stored.ndim
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from bayesrule.nn.home import Home, full_precision
-from bayesrule.nn.seed_history import SeedHistory, fresh_seed
-from bayesrule.random import FromGenerator, NoiseSource, in_graph, keyed_generator
+from bayesrule.nn.seed_history import SeedHistory
+from bayesrule.random import FromGenerator, NoiseSource, fresh_seed, in_graph, replayable, seeded
 
 
 class DrawTable:
@@ -75,6 +75,11 @@ class DrawTable:
         """Whether layers may use their estimators: not while tensors are given or the mean is asked for."""
         return self._given is None and not self._at_mean
 
+    @property
+    def in_pass(self) -> bool:
+        """Whether a forward pass is under way."""
+        return self._depth > 0
+
     def claim(self, home: Home) -> bool:
         """Whether a layer may let this home's noise enter its output directly: only as its one use in a pass."""
         if home.name in self._estimated:
@@ -106,7 +111,7 @@ class DrawTable:
                 return parts
             if home.name not in self.shared:
                 self._demote(home)
-        source = self.noise if seed is None else FromGenerator(keyed_generator(home.mean.device, seed, home.name))
+        source = self.noise if seed is None else seeded(self.noise, home.mean.device, seed, home.name)
         with _apart(home):
             posterior = home()
             noise = source(tuple(posterior.noise_shape), posterior.noise_law, posterior.mean)
@@ -116,7 +121,7 @@ class DrawTable:
 
     def _seed_for(self, home: Home) -> int | None:
         """The root call's seed, for a home used several times; None for the others, and where noise is not ours."""
-        if home.name not in self.shared or self.noise != FromGenerator() or in_graph():
+        if home.name not in self.shared or not replayable(self.noise) or in_graph():
             return None  # a graph restores generators by itself
         if self._seed is None:  # recomputation, or a layer alone
             remembered = self._history.recall()

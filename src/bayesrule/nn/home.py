@@ -7,6 +7,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from bayesrule.posteriors import Family, Part, Posterior, Variational
 from bayesrule.priors import Prior, kl_divergence
@@ -55,7 +56,12 @@ class Home(nn.Module):
 
     def prior_tensors(self) -> dict[str, Tensor]:
         """What `Prior.given` takes besides the posterior."""
-        return {**dict(self.hyperparameters.named_parameters()), **dict(self.hyperparameters.named_buffers())}
+        if not (self.hyperparameters._parameters or self.hyperparameters._buffers):
+            return {}
+        learned: dict[str, Tensor] = dict(self.hyperparameters.named_parameters())
+        if self.posterior.gather is not None:
+            learned = {name: self.posterior.gather(tensor) for name, tensor in learned.items()}
+        return {**learned, **dict(self.hyperparameters.named_buffers())}
 
 
 def kls_of_homes(
@@ -75,10 +81,16 @@ def kls_of_homes(
         by_prior.setdefault(home.prior.sharing or home.name, []).append(home)
     kls: dict[str, Tensor] = {}
     for sharing in by_prior.values():
-        with full_precision(sharing[0]):
-            posteriors = {home.name: posterior(home) for home in sharing}
-            shared = sharing[0].prior.share(posteriors.values())
-            kls |= {home.name: kl_divergence(posteriors[home.name], shared, prior_tensors(home)) for home in sharing}
+
+        def settled(sharing: list[Home] = sharing) -> dict[str, Tensor]:
+            with full_precision(sharing[0]):
+                found = {home.name: posterior(home) for home in sharing}
+                shared = sharing[0].prior.share(found.values())
+                return {home.name: kl_divergence(found[home.name], shared, prior_tensors(home)) for home in sharing}
+
+        # A posterior that is gathered from several processes would stay whole until its gradient is taken.
+        gathered = any(home.posterior.gather is not None for home in sharing) and torch.is_grad_enabled()
+        kls |= checkpoint(settled, use_reentrant=False, preserve_rng_state=False) if gathered else settled()
     return kls
 
 

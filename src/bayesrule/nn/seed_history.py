@@ -6,7 +6,8 @@ from collections import OrderedDict
 from typing import Any
 
 import torch
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as outside_transforms
+
+from bayesrule.random import outside_transforms
 
 LENGTH = 1 << 14
 """Generator states remembered: far more than lie between a forward pass and its backward pass."""
@@ -36,12 +37,6 @@ class SeedHistory:
     def __getstate__(self) -> dict[str, Any]:
         """A copy has no passes of its own yet."""
         return {"_seeds": OrderedDict()}
-
-
-def fresh_seed() -> int:
-    """A seed from the global generator: one for the whole pass, also where `vmap` makes every random number many."""
-    with outside_transforms():
-        return int(torch.randint(2**62, ()).item())
 
 
 def _state() -> int:

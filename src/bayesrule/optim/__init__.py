@@ -4,9 +4,10 @@ from bayesrule.optim.bayes_binn import BayesBiNN, BayesBiNNRule
 from bayesrule.optim.binary import BinaryOptimizer
 from bayesrule.optim.binary_export import PackedNetwork, pack_binary
 from bayesrule.optim.group import Group
+from bayesrule.optim.intervals import due
 from bayesrule.optim.ivon import IVON, IVONRule
 from bayesrule.optim.ktied_von import KTiedVON, KTiedVONRule
-from bayesrule.optim.messages import Messages
+from bayesrule.optim.messages import Exchange, Messages
 from bayesrule.optim.noisy_adam import NoisyAdam, NoisyAdamRule
 from bayesrule.optim.noisy_block_tridiagonal import NoisyBlockTridiagonal, NoisyBlockTridiagonalRule
 from bayesrule.optim.noisy_ekfac import NoisyEKFAC, NoisyEKFACRule
@@ -15,7 +16,6 @@ from bayesrule.optim.noisy_kfac import NoisyKFAC, NoisyKFACRule
 from bayesrule.optim.ogn import OGN, OGNRule
 from bayesrule.optim.plan import Plan, PlannedParameter
 from bayesrule.optim.rule import Message, PriorTerm, Rule, State
-from bayesrule.optim.sampling import due
 from bayesrule.optim.shell import PosteriorOptimizer
 from bayesrule.optim.ste import STE, STERule
 from bayesrule.optim.vogn import VOGN, VOGNRule
@@ -43,6 +43,7 @@ __all__ = [
     "BayesBiNN",
     "BayesBiNNRule",
     "BinaryOptimizer",
+    "Exchange",
     "Group",
     "IVONRule",
     "KTiedVON",

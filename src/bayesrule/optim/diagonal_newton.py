@@ -41,6 +41,7 @@ class DiagonalNewtonRule(Rule):
     """``Σ = (λ/N) diag(h + γ)⁻¹``, and ``μ ← μ − α ĝ / (h + γ)``; a subclass says how h is averaged."""
 
     spherical = False
+    inverts = False
     betas: tuple[float, float] = (0.9, 0.999)
     extra_damping: float = 0.0
     max_kl: float | None = None
@@ -51,7 +52,7 @@ class DiagonalNewtonRule(Rule):
         check_not_negative(extra_damping=self.extra_damping, max_kl=self.max_kl)
 
     @abstractmethod
-    def averaged_curvature(self, state: DiagonalNewtonState, message: Message, damping: Tensor) -> Tensor:
+    def averaged_curvature(self, state: DiagonalNewtonState, message: Message, damping: Tensor) -> Averaged:
         """The new h, such that ``h + γ`` is positive."""
 
     @abstractmethod
@@ -70,14 +71,16 @@ class DiagonalNewtonRule(Rule):
         self, mean: Tensor, state: DiagonalNewtonState, message: Message, prior: PriorTerm, *, lr: Number, refresh: bool
     ) -> tuple[Tensor, DiagonalNewtonState]:
         """``μ ← μ − α ĝ / (h + γ)`` with the new h   [Eqs. 44 and 46], within the guard."""
-        curvature = self.averaged_curvature(state, message, prior.damping)
+        new = self.averaged_curvature(state, message, prior.damping)
         directed = self.direction(state, message, prior, mean)
-        step = directed.gradient / (curvature + (prior.damping + self.extra_damping))
-        length = inner(step.square(), curvature + prior.damping, 2)
-        lr, limited = guarded(lr, length, 2, self.max_kl, state.limited)
+        step = directed.gradient / (new.precision + self.extra_damping if self.extra_damping else new.precision)
+        rate, limited = lr / directed.divisor, state.limited
+        if self.max_kl is not None:
+            length = inner(step.square(), new.precision, 2) if self.extra_damping else inner(step, directed.gradient, 2)
+            rate, limited = guarded(rate, length, 2, self.max_kl, limited)
         estimates = state.estimates + (message.curvature is not None)
-        counted = DiagonalNewtonState(state.steps + 1, estimates, limited, directed.momentum, curvature)
-        return moved(mean, step, lr), counted
+        counted = DiagonalNewtonState(state.steps + 1, estimates, limited, directed.momentum, new.curvature)
+        return moved(mean, step, rate), counted
 
     def init(self, mean: Tensor, shapes: Sequence[tuple[int, int]], damping: Tensor) -> DiagonalNewtonState:
         """No momentum, and `start` as curvature."""
@@ -92,11 +95,20 @@ class DiagonalNewtonRule(Rule):
 
 
 @dataclass(frozen=True)
+class Averaged:
+    """h, and ``h + γ``."""
+
+    curvature: Tensor
+    precision: Tensor
+
+
+@dataclass(frozen=True)
 class Directed:
-    """A new momentum, and the gradient to follow."""
+    """A new momentum, and the gradient to follow, still to be divided by the bias correction of its average."""
 
     momentum: Tensor
     gradient: Tensor
+    divisor: Number
 
 
 def check_betas(betas: tuple[float, float]) -> None:
@@ -105,9 +117,14 @@ def check_betas(betas: tuple[float, float]) -> None:
         check_rate(f"1 − betas[{index}]", 1 - beta)
 
 
+def bias(beta: float, steps: int | Tensor) -> Number:
+    """``1 − βᵏ``: what an average that started at zero is too small by."""
+    return 1 - beta**steps
+
+
 def corrected(average: Tensor, beta: float, steps: int | Tensor) -> Tensor:
     """``m / (1 − βᵏ)``: an average that started at zero, without its bias."""
-    return average / (1 - beta**steps)
+    return average / bias(beta, steps)
 
 
 def leave_out(optimizer: str, options: Mapping[str, Any], names: Collection[str], why: str) -> None:

@@ -63,11 +63,23 @@ class Group:
             return {self.name: event.mT}
         return {self.name: event[:-1].mT, self.parts[1].name: event[-1]}
 
+    def from_flat(self, numbers: Tensor) -> Tensor:
+        """An event of so many numbers; a matrix column by column, as the weights it will meet lie in memory."""
+        return numbers.view(*reversed(self.event_shape)).mT if self.event_dim == 2 else numbers
+
     @cached_property
     def _dense(self) -> bool:
         """Whether it is one Linear layer: by far the most frequent group, whose pieces are plain views."""
         layout = self.parts[0].layout
         return self.event_dim == 2 and isinstance(layout, MatrixView) and len(layout.shape) == 2
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What a draw has added to a group's mean: a factor times ``R ε``."""
+
+    deviation: Tensor
+    factor: float
 
 
 def grouped(layers: tuple[Layer, ...], joint: bool) -> tuple[Group, ...]:

@@ -13,6 +13,8 @@ from bayesrule.contractions.batching import takes_batches
 from bayesrule.curvature import Found, find_layers, state_dtype
 from bayesrule.errors import InvalidArgument, Unsupported
 from bayesrule.likelihoods import Likelihood
+from bayesrule.optim.buffers import buffered, counted
+from bayesrule.optim.capture import Capture, recorder
 from bayesrule.optim.group import Group, grouped
 from bayesrule.optim.packing import pack, unpack
 from bayesrule.optim.param_groups import PLAIN_PREFIX, torch_groups
@@ -46,6 +48,7 @@ class PosteriorHolder(torch.optim.Optimizer):
         plain_lr: float,
         param_groups: Sequence[Mapping[str, Any]],
         seed: int | None,
+        capturable: bool = False,
     ) -> None:
         _check_numbers(n_data, lr, plain_lr, kl_weight)
         model = model._modules.get("_orig_mod") or model  # a compiled network's own modules are those to hook
@@ -84,6 +87,8 @@ class PosteriorHolder(torch.optim.Optimizer):
         self._seed = int(torch.randint(2**62, ())) if seed is None else seed
         self._generators: dict[torch.device, torch.Generator] = {}
         self._mirror: dict[str, Tensor] = {}
+        self._capture = Capture(recorder(self.trained.values(), self.generator)) if capturable else None
+        self._make_buffers()
 
     def mean(self, group: Group) -> Tensor:
         """A group's mean, as its event."""
@@ -109,8 +114,9 @@ class PosteriorHolder(torch.optim.Optimizer):
         return self._rules[values]
 
     def lr_of(self, name: str) -> float | Tensor:
-        """The step size of a parameter, as a scheduler left it."""
-        return self.param_groups[self._placement[name]]["lr"]
+        """The step size of a parameter, as a scheduler left it; a number on the device where work is captured."""
+        index = self._placement[name]
+        return self.param_groups[index]["lr"] if self._capture is None else self._capture.at("rate", index)
 
     def generator(self, device: torch.device) -> torch.Generator:
         """The optimizer's own stream of noise on a device."""
@@ -136,8 +142,9 @@ class PosteriorHolder(torch.optim.Optimizer):
     def posterior_of(self, group: Group) -> Posterior:
         """One group's posterior."""
         damping = self.priors.term(group.name).damping
-        mean = self.mean(group).clone()
-        return self.rule_of(group).posterior(mean, self.states[group.name], damping, self.scale, group.parts)
+        mean, state = self.mean(group).clone(), self.states[group.name]
+        state = state if self._capture is None else buffered(state)  # which later steps will write over
+        return self.rule_of(group).posterior(mean, state, damping, self.scale, group.parts)
 
     def kl(self) -> Tensor:
         """``KL(q ‖ p)`` of all groups, a sum over their weights, under the prior as it now is."""
@@ -191,8 +198,8 @@ class PosteriorHolder(torch.optim.Optimizer):
             "posterior": {
                 "steps": self.steps,
                 "skipped_steps": self.skipped_steps,
-                "groups": {name: pack(state) for name, state in self.states.items()},
-                "plain": {name: pack(state) for name, state in self.plain_states.items()},
+                "groups": {name: pack(counted(state)) for name, state in self.states.items()},
+                "plain": {name: pack(counted(state)) for name, state in self.plain_states.items()},
                 "masters": {name: tensor.clone() for name, tensor in self._masters.items()},
                 "prior": self.priors.state(),
                 "generators": {str(device): each.get_state() for device, each in self._generators.items()},
@@ -213,8 +220,9 @@ class PosteriorHolder(torch.optim.Optimizer):
             )
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
         self.steps, self.skipped_steps, self._seed = saved["steps"], saved["skipped_steps"], saved["seed"]
-        self.states = {name: unpack(state, saved["groups"][name]) for name, state in self.states.items()}
-        self.plain_states = {name: unpack(state, saved["plain"][name]) for name, state in self.plain_states.items()}
+        self.states = {n: unpack(counted(state), saved["groups"][n]) for n, state in self.states.items()}
+        self.plain_states = {n: unpack(counted(state), saved["plain"][n]) for n, state in self.plain_states.items()}
+        self._make_buffers()
         self._masters = {name: unpack(tensor, saved["masters"][name]) for name, tensor in self._masters.items()}
         self.priors.load(saved["prior"])
         self._mirror = {name: tensor.to(self.mean(self.groups[name])) for name, tensor in saved["mirror"].items()}
@@ -223,6 +231,20 @@ class PosteriorHolder(torch.optim.Optimizer):
             self.generator(torch.device(device)).set_state(state.cpu())
         if self.likelihood is not None:
             self.likelihood.load_state_dict(saved["likelihood"])
+
+    def _make_buffers(self) -> None:
+        """Where work is captured, states stay in their memory; what was recorded with other memory is forgotten."""
+        self._estimated: set[str] = set()
+        if self._capture is not None:
+            self._capture.forget()
+            self.states = {name: buffered(state) for name, state in self.states.items()}
+            self.plain_states = {name: buffered(state) for name, state in self.plain_states.items()}
+
+    def _has_estimates(self, name: str) -> bool:
+        """Whether a group's state has seen curvature, which is looked up until it has."""
+        if name not in self._estimated and int(self.states[name].estimates) > 0:
+            self._estimated.add(name)
+        return name in self._estimated
 
     def _trained(self, found: Found) -> dict[str, nn.Parameter]:
         named = {name: p for name, p in self.model.named_parameters() if name not in found.frozen}

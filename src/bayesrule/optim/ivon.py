@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from bayesrule.optim.diagonal_newton import (
+    Averaged,
     DiagonalNewtonRule,
     DiagonalNewtonState,
     Directed,
-    corrected,
+    bias,
     leave_out,
 )
 from bayesrule.optim.price import PriceOptimizer, PriceRule
@@ -23,12 +24,12 @@ FROM_TAPS = ("fisher", "fisher_samples", "T_stats", "noise", "warm_up")
 
 
 def riemannian(relative: Tensor) -> Tensor:
-    """``1 + z + ½z²``: what a precision is multiplied by, at least ½   [Lin et al. 2020; Shen et al. 2024].
+    """``1 + z + ½z² = ½ + ½(1 + z)²``, by which a precision grows, at least ½   [Lin et al. 2020; Shen et al. 2024].
 
     The natural gradient's step ``z = ρ(ŝ − s)/s``, and the geodesic's next term: plain steps, ``1 + z``, go below zero
     where the noise of ŝ is large.
     """
-    return 1 + relative + 0.5 * relative.square()
+    return (1 + relative).square_().add_(1).mul_(0.5)
 
 
 @dataclass(frozen=True)
@@ -49,21 +50,24 @@ class IVONRule(PriceRule, DiagonalNewtonRule):
     def at_draw(
         self, state: DiagonalNewtonState, gradient: Tensor, deviation: Tensor, damping: Tensor
     ) -> dict[str, Tensor]:
-        """``ĥ = ĝ (θ − m)/σ²``   [line 2]."""
-        return {"hessian": gradient * deviation * (state.curvature + damping)}
+        """``ĥ = ĝ (θ − m)/σ²``   [line 2], over the precision ``h + γ`` that the draw had."""
+        return {"relative": gradient * deviation}
 
-    def averaged_curvature(self, state: DiagonalNewtonState, message: Message, damping: Tensor) -> Tensor:
+    def averaged_curvature(self, state: DiagonalNewtonState, message: Message, damping: Tensor) -> Averaged:
         """``h ← β₂h + (1−β₂)ĥ + ½(1−β₂)²(h − ĥ)²/(h + γ)``   [line 4]."""
-        if message.curvature is None:
-            return state.curvature
         precision = state.curvature + damping
-        relative = (1 - self.betas[1]) * (message.curvature["hessian"].to(precision) - state.curvature) / precision
-        return precision * riemannian(relative) - damping
+        if message.curvature is None:
+            return Averaged(state.curvature, precision)
+        relative = message.curvature["relative"].to(precision)
+        growth = riemannian(torch.addcdiv(relative, state.curvature, precision, value=-1).mul_(1 - self.betas[1]))
+        precision = precision * growth
+        return Averaged(precision - damping, precision)
 
     def direction(self, state: DiagonalNewtonState, message: Message, prior: PriorTerm, mean: Tensor) -> Directed:
         """``g ← β₁g + (1−β₁)ĝ``, then ``g/(1−β₁ᵏ) + γ(μ − m₀)``   [lines 3, 5 and 6]."""
         momentum = torch.lerp(state.momentum, message.gradient, 1 - self.betas[0])
-        return Directed(momentum, prior.pull(corrected(momentum, self.betas[0], state.steps + 1), mean))
+        divisor = bias(self.betas[0], state.steps + 1)
+        return Directed(momentum, prior.pull(momentum, mean, divisor), divisor)
 
 
 class IVON(PriceOptimizer):

@@ -49,6 +49,7 @@ class KTiedVONRule(PriceRule):
     """The update of docs/ktied-von.md; see `KTiedVON` for the hyper-parameters."""
 
     spherical = False
+    inverts = False
     rank: int = 2
     betas: tuple[float, float] = (0.9, 0.999)
     curvature_from: Literal["price", "squares"] = "price"

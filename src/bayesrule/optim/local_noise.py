@@ -12,7 +12,7 @@ from bayesrule.curvature import watching
 from bayesrule.errors import Unsupported
 from bayesrule.optim.group import Group
 from bayesrule.posteriors import CovarianceOperator
-from bayesrule.random import NoiseSource
+from bayesrule.random import NoiseSource, by_example
 
 
 @contextmanager
@@ -25,6 +25,7 @@ def local_noise(
     an example several times (positions of a convolution, steps of a sequence), each has the right marginal, and the
     covariance between them is lost.
     """
+    noise = by_example(noise)
     by_module = {group.layers[0].modules[0]: group for group in groups.values()}
 
     def use(name: str, x: Tensor, output: Tensor) -> Tensor | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -38,6 +39,34 @@ class Messages:
     plain: dict[str, Tensor]
     residuals: Residuals | None = None
 
+    def gradients(self) -> list[Tensor]:
+        """All of them."""
+        return [message.gradient for message in self.groups.values()] + list(self.plain.values())
+
+
+class Exchange(ABC):
+    """The one place through which messages reach the states: data-parallel training averages them here."""
+
+    @abstractmethod
+    def messages(self, messages: Messages) -> Messages:
+        """Those of all processes."""
+
+    @abstractmethod
+    def any(self, flag: bool) -> bool:
+        """Whether it holds in any process."""
+
+
+class Alone(Exchange):
+    """One process: nothing to exchange."""
+
+    def messages(self, messages: Messages) -> Messages:
+        """The same."""
+        return messages
+
+    def any(self, flag: bool) -> bool:
+        """The same."""
+        return flag
+
 
 @dataclass
 class Gathered:
@@ -69,6 +98,15 @@ class Gathered:
         if block.residuals is not None:
             self.add_residuals(block.residuals)
 
+    def copied(self) -> None:
+        """Curvatures that are its own, where they were others' to write over."""
+        for name, (means, count) in self.curvatures.items():
+            self.curvatures[name] = {key: mean.clone() for key, mean in means.items()}, count
+
+    def means(self) -> dict[str, dict[str, Tensor]]:
+        """Of all groups."""
+        return {name: means for name, (means, _) in self.curvatures.items()}
+
     def curvature(self, name: str) -> dict[str, Tensor] | None:
         """The mean over all examples."""
         return self.curvatures[name][0] if name in self.curvatures else None
@@ -79,6 +117,12 @@ def finite_check(tensors: list[Tensor]) -> Callable[[], bool]:
 
     What is not finite makes a sum of sizes that is not; one number is looked at.
     """
+    total = sum_of_sizes(tensors)
+    return Landing(total).start(total)
+
+
+def sum_of_sizes(tensors: list[Tensor]) -> Tensor:
+    """A number that is not finite if any entry is not."""
     one_kind = len({(tensor.device, tensor.dtype) for tensor in tensors}) == 1 and tensors[0].dtype in WIDE
     if one_kind and tensors[0].is_cuda:
         sums = list(torch._foreach_norm(tensors, 1))  # one launch
@@ -87,15 +131,24 @@ def finite_check(tensors: list[Tensor]) -> Callable[[], bool]:
     else:
         sums = [tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32)) for tensor in tensors]
         sums = [each.to(sums[0].device, torch.float64) for each in sums]
-    total = torch.stack(sums).sum()
-    if not total.is_cuda:
-        return lambda: math.isfinite(total.item())
-    landed, event = torch.empty((), dtype=total.dtype, pin_memory=True), torch.cuda.Event()
-    landed.copy_(total, non_blocking=True)
-    event.record(torch.cuda.current_stream(total.device))
+    return torch.stack(sums).sum()
 
-    def finite() -> bool:
-        event.synchronize()
-        return math.isfinite(landed.item())
 
-    return finite
+class Landing:
+    """Where a number from a device is awaited, again and again."""
+
+    def __init__(self, total: Tensor) -> None:
+        self.room = torch.empty((), dtype=total.dtype, pin_memory=total.is_cuda)
+        self.event = torch.cuda.Event() if total.is_cuda else None
+
+    def start(self, total: Tensor) -> Callable[[], bool]:
+        """Starts to bring it here, and returns how to learn whether it is finite."""
+        self.room.copy_(total, non_blocking=True)
+        if self.event is not None:
+            self.event.record(torch.cuda.current_stream(total.device))
+        return self._finite
+
+    def _finite(self) -> bool:
+        if self.event is not None:
+            self.event.synchronize()
+        return math.isfinite(self.room.item())

@@ -87,7 +87,7 @@ class NaturalGradientRule(Rule):
             momentum = momentum + self.momentum * state.momentum
         damping = prior.damping + self.extra_damping if self.extra_damping else prior.damping
         step = self.solve(state, momentum, damping)
-        return _Proposed(state, momentum, step, inner(*_as_stored(step, momentum, self.event_dim), self.event_dim))
+        return _Proposed(state, momentum, step, inner(step, momentum, self.event_dim))
 
 
 @dataclass(frozen=True)
@@ -105,15 +105,6 @@ class _Proposed:
         estimates = old.estimates + (message.curvature is not None)
         new = replace(old, steps=old.steps + 1, estimates=estimates, limited=limited, momentum=self.momentum)
         return moved(mean, self.step, lr), new
-
-
-def _as_stored(left: Tensor, right: Tensor, event_dim: int) -> tuple[Tensor, Tensor]:
-    """Both as they lie in memory where that is column by column: a sum over them then copies neither."""
-    if event_dim == 2:
-        turned = left.mT, right.mT
-        if turned[0].is_contiguous() and turned[1].is_contiguous():
-            return turned
-    return left, right
 
 
 class NaturalGradientOptimizer(PosteriorOptimizer):

@@ -44,6 +44,7 @@ class NoisyAdamRule(Rule):
     """Algorithm 1; see `NoisyAdam` for the hyper-parameters."""
 
     spherical = False
+    inverts = False
     betas: tuple[float, float] = (0.9, 0.999)
     squares: Literal["example", "batch"] = "example"
     denominator: Literal["root_then_damp", "damp_then_root"] = "root_then_damp"

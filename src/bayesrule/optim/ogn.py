@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from bayesrule.curvature import Fisher, Tapped, squared_gradients
 from bayesrule.optim.diagonal_newton import (
+    Averaged,
     DiagonalNewtonRule,
     DiagonalNewtonState,
     Directed,
-    corrected,
+    bias,
     leave_out,
 )
 from bayesrule.optim.rule import Message, PriorTerm, averaged, ema_rate
@@ -30,14 +31,16 @@ class GaussNewtonRule(DiagonalNewtonRule):
         (layer,) = tapped
         return {"squares": squared_gradients(layer)}
 
-    def averaged_curvature(self, state: DiagonalNewtonState, message: Message, damping: Tensor) -> Tensor:
+    def averaged_curvature(self, state: DiagonalNewtonState, message: Message, damping: Tensor) -> Averaged:
         """``h ← β₂h + (1−β₂) E[(∇ℓ_i)²]``."""
-        return averaged(state.curvature, message, "squares", ema_rate(state, 1 - self.betas[1], self.warm_up))
+        rate = ema_rate(state, 1 - self.betas[1], self.warm_up)
+        curvature = averaged(state.curvature, message, "squares", rate)
+        return Averaged(curvature, curvature + damping)
 
     def direction(self, state: DiagonalNewtonState, message: Message, prior: PriorTerm, mean: Tensor) -> Directed:
         """``m ← β₁m + (1−β₁)(g + γ(μ − m₀))``, and ``m/(1−β₁ᵏ)``   [Osawa et al. 2019, Algorithm 1]."""
         momentum = torch.lerp(state.momentum, prior.pull(message.gradient, mean), 1 - self.betas[0])
-        return Directed(momentum, corrected(momentum, self.betas[0], state.steps + 1))
+        return Directed(momentum, momentum, bias(self.betas[0], state.steps + 1))
 
 
 @dataclass(frozen=True)

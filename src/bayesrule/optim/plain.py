@@ -16,7 +16,7 @@ BETAS, EPS = (0.9, 0.999), 1e-8
 class PlainState:
     """Moments of the gradient."""
 
-    steps: int
+    steps: int | Tensor
     mean: Tensor
     square: Tensor
 

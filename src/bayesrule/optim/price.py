@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from bayesrule.curvature import Tapped
 from bayesrule.errors import Unsupported
+from bayesrule.optim.capture import Capture, curvatures_moved_in
 from bayesrule.optim.rule import Rule
 from bayesrule.optim.shell import PosteriorOptimizer
 from bayesrule.random import NoiseSource
@@ -58,14 +60,33 @@ class PriceOptimizer(PosteriorOptimizer):
         """Gradient times deviation of every group that got a gradient; blocks count alike."""
         if self._block is None:
             return
+        gradients = {name: p.grad for name, p in self.trained.items() if p.grad is not None}
         with self._full_precision():
-            for name, group in self.groups.items():
-                rule, own = self.rule_of(group), {part.name: self.trained[part.name] for part in group.parts}
-                if not isinstance(rule, PriceRule) or rule.taps or all(p.grad is None for p in own.values()):
-                    continue
-                mean, drawn = self.mean(group), group.event({key: p.detach() for key, p in own.items()})
-                gradients = {key: torch.zeros_like(p) if p.grad is None else p.grad for key, p in own.items()}
-                gradient = group.event(gradients).to(mean) / loss_scale
-                deviation, damping = (drawn.to(mean) - mean) / self.scale, self.priors.term(name).damping
-                found = rule.at_draw(self.states[name], gradient, deviation, damping)
-                self._block.add_curvature(name, found, 1)
+            if self._capture is None or loss_scale != 1.0:
+                products = self._products(gradients, loss_scale)
+            else:
+                products = self._replay_products(self._capture, gradients)
+            for name, product in products.items():
+                self._block.add_curvature(name, product, 1)
+
+    def _products(self, gradients: Mapping[str, Tensor], loss_scale: float) -> dict[str, dict[str, Tensor]]:
+        """By group."""
+        products = {}
+        for name, group in self.groups.items():
+            rule, own = self.rule_of(group), {part.name: gradients.get(part.name) for part in group.parts}
+            if not isinstance(rule, PriceRule) or rule.taps or all(gradient is None for gradient in own.values()):
+                continue
+            filled = {key: torch.zeros_like(self.trained[key]) if g is None else g for key, g in own.items()}
+            drawn, gradient, damping = self._drawn_by[name], group.event(filled), self.priors.term(name).damping
+            deviation = drawn.deviation * (drawn.factor / self.scale / loss_scale)
+            products[name] = rule.at_draw(self.states[name], gradient.to(deviation), deviation, damping)
+        return products
+
+    def _replay_products(self, capture: Capture, gradients: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+        """The same, captured."""
+        moved = capture.moved_in("gradient", gradients)
+        rooms = capture.moved_in("deviation", {name: drawn.deviation for name, drawn in self._drawn_by.items()})
+        self._drawn_by = {name: replace(drawn, deviation=rooms[name]) for name, drawn in self._drawn_by.items()}
+        signs = tuple(drawn.factor for drawn in self._drawn_by.values())
+        key = ("products", tuple(moved), tuple(rooms), signs, self._circumstances())
+        return capture.do(key, lambda: curvatures_moved_in(capture, self._products(moved, 1.0)))

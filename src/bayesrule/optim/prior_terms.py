@@ -56,7 +56,10 @@ class PriorTerms:
         for name, found in self._given(posteriors).items():
             moved = torch.lerp(self.current[name].precision, found.precision, rate)
             self.current[name] = DiagonalNormal(found.mean, moved)
-        self._terms = {}
+            term = self._terms.pop(name, None)
+            if term is not None and term.mean is None and not bool(found.mean.any()):
+                self._terms[name] = term
+                term.damping.copy_(self.unit * moved)  # in the memory that recorded work reads
 
     def state(self) -> dict[str, dict[str, Tensor]]:
         """Precisions, and what the prior keeps (pretrained weights, say)."""

@@ -43,12 +43,13 @@ class PriorTerm:
     damping: Tensor
     mean: Tensor | None = None
 
-    def pull(self, gradient: Tensor, mean: Tensor) -> Tensor:
-        """``∇NLL − (λ/N) E_q[∇ log p(w)] = ∇NLL + γ (μ − m₀)``.
+    def pull(self, gradient: Tensor, mean: Tensor, times: Number | None = None) -> Tensor:
+        """``∇NLL − (λ/N) E_q[∇ log p(w)] = ∇NLL + γ (μ − m₀)``; of a multiple of ∇NLL, as many ``times`` it.
 
         In closed form: the printed algorithms take it at the draw, which has the same expectation and more variance.
         """
-        return torch.addcmul(gradient, mean if self.mean is None else mean - self.mean, self.damping)
+        damping = self.damping if times is None else (self.damping * times).to(self.damping.dtype)
+        return torch.addcmul(gradient, mean if self.mean is None else mean - self.mean, damping)
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,8 @@ class Rule(ABC):
     """Whether the prior must have one precision for a whole group."""
     from_draws: ClassVar[bool] = False
     """Whether its curvature is made of the loss's gradients at draws (see `price`)."""
+    inverts: ClassVar[bool] = True
+    """Whether a refresh computes inverses; where not, a refresh is a step like others."""
     warm_up: bool
     """Whether the mean is used for a draw until there is curvature, and the first curvatures are averaged evenly."""
 
@@ -162,6 +165,8 @@ def moved(mean: Tensor, step: Tensor, lr: Number) -> Tensor:
 
 def inner(left: Tensor, right: Tensor, event_dim: int) -> Tensor:
     """``Σ left · right`` over the event."""
+    if event_dim == 2 and left.mT.is_contiguous() and right.mT.is_contiguous():
+        left, right = left.mT, right.mT  # as layers' weights lie in memory: a sum over them then copies neither
     return torch.linalg.vecdot(left.flatten(-event_dim), right.flatten(-event_dim))
 
 

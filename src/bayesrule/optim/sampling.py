@@ -7,21 +7,34 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from bayesrule.curvature import Fisher, ModuleTap, Tapped, exact_cotangents, sampled_cotangents, state_dtype
+from bayesrule.curvature import (
+    Fisher,
+    Layer,
+    ModuleTap,
+    Pass,
+    Tapped,
+    assemble,
+    exact_cotangents,
+    sampled_cotangents,
+    state_dtype,
+)
 from bayesrule.errors import InvalidArgument
 from bayesrule.likelihoods import GaussianGammaNoise
-from bayesrule.optim.group import Group
+from bayesrule.optim.capture import Capture, curvatures_moved_in, pass_moved_in
+from bayesrule.optim.group import Drawn, Group
 from bayesrule.optim.holder import PosteriorHolder
+from bayesrule.optim.intervals import check_count, due
 from bayesrule.optim.local_noise import check_local, local_noise
 from bayesrule.optim.messages import Gathered, Residuals
 from bayesrule.optim.rule import Rule
 from bayesrule.posteriors import GaussianPosterior
-from bayesrule.random import FromGenerator, NoiseSource, draw
+from bayesrule.random import NoiseSource, by_example, draw
 
 Noise = Literal["batch", "example"]
 
@@ -50,10 +63,13 @@ class SamplingHolder(PosteriorHolder):
             raise InvalidArgument('noise is "batch" or "example"', got=repr(noise))
         if noise == "example":
             check_local(tuple(self.groups.values()), type(self).__name__)
+        self.source: NoiseSource | None = None
+        """Of draws and sampled targets, in place of the own generator: set where several processes train together."""
         self._pending = Gathered()
         self._block: Gathered | None = None
         self._room: list[Tensor] = []
         self._drawn = tuple(self._posterior_names())
+        self._drawn_by: dict[str, Drawn] = {}
         self._kinds: dict[tuple[str, ...], set[tuple[torch.device, torch.dtype]]] = {}
         self._loss_scale: float | None = None
 
@@ -72,6 +88,8 @@ class SamplingHolder(PosteriorHolder):
         if self._block is not None:
             raise InvalidArgument("sampled_params inside sampled_params", remedy="End the first block before the next.")
         before = {name: p.grad for name, p in self.trained.items()} if self._pending.blocks else {}
+        if self._pending.blocks and self._capture is not None:
+            self._pending.copied()
         for parameter in self.trained.values():
             parameter.grad = None
         block = self._block = Gathered()
@@ -90,6 +108,7 @@ class SamplingHolder(PosteriorHolder):
             with torch.no_grad():
                 torch._foreach_copy_(drawn, kept)
             self._saved = self._block = None
+            self._drawn_by = {}
             self._settle(block, before, finished)
         if loss_scale is not None:
             self._loss_scale = loss_scale
@@ -119,7 +138,7 @@ class SamplingHolder(PosteriorHolder):
         if (stats or self.noise == "example") and "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))  # a compiled graph has no hooks
         with torch.no_grad(), self._full_precision():
-            drawn = {n: g for n, g in self.groups.items() if not (self.rule.warm_up and not self.states[n].estimates)}
+            drawn = {n: g for n, g in self.groups.items() if not self.rule.warm_up or self._has_estimates(n)}
             if self.noise == "example":
                 covariances = {n: q.covariance for n, g in drawn.items()
                                if isinstance(q := self.posterior_of(g), GaussianPosterior)}  # fmt: skip
@@ -129,22 +148,53 @@ class SamplingHolder(PosteriorHolder):
         if stats:
             layers = [layer for group in self.groups.values() for layer in group.layers]
             cotangents = None if self.fisher == "empirical" else self._cotangents
-            stack.enter_context(ModuleTap(self.model, layers, self._receive, cotangents, loss_scale or 1.0)())
+            replay = None if self._capture is None else partial(self._replay_pass, self._capture, layers)
+            tap = ModuleTap(self.model, layers, self._receive, cotangents, loss_scale or 1.0, replay)
+            stack.enter_context(tap())
 
     def _draw(self, groups: list[Group], noise: NoiseSource | None) -> None:
         """A fresh deviation in the weights, or the last one with the other sign."""
         last = {} if noise is not None else {group.name: self._mirror[group.name] for group in groups
                                              if group.name in self._mirror}  # fmt: skip
-        self._mirror = {}
         fresh = [group for group in groups if group.name not in last]
+        if self._capture is None or noise is not None or self.source is not None:
+            deviations = self._perturb(fresh, last, noise)
+        else:
+            last = self._capture.moved_in("deviation", last)
+            deviations = self._replay_draw(self._capture, fresh, last)
+        self._mirror = deviations if self.mirrored and noise is None else {}
+        if self.rule.from_draws:
+            root = self.scale**0.5
+            self._drawn_by = {name: Drawn(deviation, root) for name, deviation in deviations.items()}
+            self._drawn_by |= {name: Drawn(deviation, -root) for name, deviation in last.items()}
+
+    def _perturb(self, fresh: list[Group], last: dict[str, Tensor], noise: NoiseSource | None) -> dict[str, Tensor]:
+        """Deviations added to the weights, and those that are fresh."""
         deviations = {}
         for group, drawn in zip(fresh, self._normals(fresh, noise), strict=True):
             damping = self.priors.term(group.name).damping
             deviations[group.name] = self.rule_of(group).deviation(self.states[group.name], drawn, damping)
-        if self.mirrored and noise is None:
-            self._mirror = deviations
         self._put(deviations, self.scale**0.5)
         self._put(last, -(self.scale**0.5))
+        return deviations
+
+    def _replay_draw(self, capture: Capture, fresh: list[Group], last: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The same, captured; fresh deviations lie in rooms, where anything needs them after the draw."""
+        names, needed = tuple(group.name for group in fresh), self.mirrored or self.rule.from_draws
+
+        def work() -> dict[str, Tensor]:
+            deviations = self._perturb(fresh, last, None)
+            return capture.moved_in("deviation", deviations) if needed else {}
+
+        return capture.do(("draw", names, tuple(last), self._circumstances()), work)
+
+    def _circumstances(self) -> tuple[Any, ...]:
+        """What captured work depends on beside its rooms: hyper-parameters, and where tensors lie."""
+        terms = [self.priors.term(name) for name in self.groups]
+        places: list[Tensor] = [*self.trained.values(), *(term.damping for term in terms)]
+        places += [term.mean for term in terms if term.mean is not None]
+        rules = tuple(id(self.rule_of(group)) for group in self.groups.values())
+        return rules, self.scale, tuple(place.data_ptr() for place in places)
 
     def _normals(self, groups: list[Group], noise: NoiseSource | None) -> list[Tensor]:
         """One normal for each weight: from a source group by group, from the own generator of a device all at once."""
@@ -159,7 +209,7 @@ class SamplingHolder(PosteriorHolder):
         ((device, dtype),) = self._kinds[names]
         sizes = [math.prod(group.event_shape) for group in groups]
         flat = self._own_noise()((sum(sizes),), "normal", torch.empty((), dtype=dtype, device=device))
-        return [piece.view(group.event_shape) for group, piece in zip(groups, flat.split(sizes), strict=True)]
+        return [group.from_flat(piece) for group, piece in zip(groups, flat.split(sizes), strict=True)]
 
     def _put(self, deviations: Mapping[str, Tensor], factor: float) -> None:
         parts = {name: value for group, deviation in deviations.items()
@@ -170,7 +220,7 @@ class SamplingHolder(PosteriorHolder):
             torch._foreach_add_([self.trained[name] for name in parts], list(parts.values()), alpha=factor)
 
     def _own_noise(self) -> NoiseSource:
-        return lambda shape, law, like: draw(shape, law, like, self.generator(like.device))
+        return self.source or (lambda shape, law, like: draw(shape, law, like, self.generator(like.device)))
 
     def _cotangents(self, outputs: Tensor) -> Tensor:
         if self.likelihood is None:
@@ -178,18 +228,38 @@ class SamplingHolder(PosteriorHolder):
         with self._full_precision():
             if self.fisher == "exact":
                 return exact_cotangents(self.likelihood, outputs)
-            noise = FromGenerator(self.generator(outputs.device))
-            return sampled_cotangents(self.likelihood, outputs, noise, self.fisher_samples)
+            return sampled_cotangents(self.likelihood, outputs, by_example(self._own_noise()), self.fisher_samples)
 
     @torch.no_grad()
     def _receive(self, tapped: dict[str, Tapped]) -> None:
         """The curvature of one pass, group by group."""
+        examples = next((each.examples for each in tapped.values()), 0)
         with self._full_precision():
-            for name, group in self.groups.items():
-                own = [tapped[layer.name] for layer in group.layers if layer.name in tapped]
-                if len(own) == len(group.layers) and self._block is not None:
-                    curvature = self.rule_of(group).curvature(self.states[name], own)
-                    self._block.add_curvature(name, curvature, own[0].examples)
+            self._add(self._curvatures(tapped), examples)
+
+    def _curvatures(self, tapped: Mapping[str, Tapped]) -> dict[str, dict[str, Tensor]]:
+        found = {}
+        for name, group in self.groups.items():
+            own = [tapped[layer.name] for layer in group.layers if layer.name in tapped]
+            if len(own) == len(group.layers):
+                found[name] = self.rule_of(group).curvature(self.states[name], own)
+        return found
+
+    def _add(self, curvatures: Mapping[str, Mapping[str, Tensor]], examples: int) -> None:
+        if self._block is not None:
+            for name, curvature in curvatures.items():
+                self._block.add_curvature(name, curvature, examples)
+
+    @torch.no_grad()
+    def _replay_pass(self, capture: Capture, layers: list[Layer], passed: Pass) -> None:
+        """The same, captured: for each shape of a batch."""
+        if self._block is not None:
+            self._block.copied()  # of an earlier pass of the block, in the rooms that this one will write to
+        moved, shapes = pass_moved_in(capture, passed)
+        key = ("pass", shapes, passed.examples, passed.factor, self._circumstances())
+        with self._full_precision():
+            found = capture.do(key, lambda: curvatures_moved_in(capture, self._curvatures(assemble(layers, moved))))
+        self._add(found, passed.examples)
 
     def _settle(self, block: Gathered, before: dict[str, Tensor | None], finished: bool) -> None:
         """Average a block's gradients with those of the blocks before, or forget it."""
@@ -222,14 +292,3 @@ class SamplingHolder(PosteriorHolder):
     def _full_precision(self) -> AbstractContextManager[Any]:
         kind = next(iter(self.trained.values())).device.type
         return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
-
-
-def check_count(name: str, value: int) -> None:
-    """Refuse what does not count anything."""
-    if not isinstance(value, int) or value < 1:
-        raise InvalidArgument(f"{name} is a whole number, at least 1", got=value)
-
-
-def due(step: int, interval: int) -> bool:
-    """Whether step number ``step``, from 1, is one of an interval: the first, second, fourth, …, then every so many."""
-    return step % interval == 0 if step >= interval else step & (step - 1) == 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,12 +12,24 @@ from torch import Tensor, nn
 from bayesrule.curvature import Fisher
 from bayesrule.errors import InvalidArgument
 from bayesrule.likelihoods import GaussianGammaNoise, Likelihood
-from bayesrule.optim.messages import Gathered, Messages, Residuals, finite_check
-from bayesrule.optim.plain import adam_update
+from bayesrule.optim.buffers import copy_all, differences
+from bayesrule.optim.capture import Capture, curvatures_moved_in
+from bayesrule.optim.intervals import check_count, due
+from bayesrule.optim.messages import Alone, Exchange, Gathered, Landing, Messages, Residuals, finite_check, sum_of_sizes
+from bayesrule.optim.plain import PlainState, adam_update
 from bayesrule.optim.rule import Message, Rule
-from bayesrule.optim.sampling import Noise, SamplingHolder, check_count, due
+from bayesrule.optim.sampling import Noise, SamplingHolder
 from bayesrule.posteriors import GaussianPosterior
 from bayesrule.priors import Normal, Prior
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What a step has found: means of parameters, and states of groups and of parameters without a posterior."""
+
+    means: dict[str, Tensor]
+    states: dict[str, Any]
+    plain_states: dict[str, PlainState]
 
 
 class PosteriorOptimizer(SamplingHolder):
@@ -45,6 +58,8 @@ class PosteriorOptimizer(SamplingHolder):
         plain_lr: Adam's step size for them.
         param_groups: As torch's, for parameters that need options of their own (``lr``, or the rule's).
         seed: Of the optimizer's own noise; by default drawn from torch's generator.
+        capturable: On a CUDA device, record draws and updates as CUDA graphs and replay them, where a step is the same
+            work as others before: the same numbers, from fewer launches. Steps with new inverses are done as they come.
     """
 
     found_inf: Tensor
@@ -72,14 +87,17 @@ class PosteriorOptimizer(SamplingHolder):
         plain_lr: float = 1e-3,
         param_groups: Sequence[Mapping[str, Any]] = (),
         seed: int | None = None,
+        capturable: bool = False,
     ) -> None:
         super().__init__(
             model, rule, n_data=n_data, lr=lr, prior=prior or Normal(1.0), likelihood=likelihood, kl_weight=kl_weight,
             fisher=fisher, fisher_samples=fisher_samples, T_stats=T_stats, noise=noise, mirrored=mirrored,
-            plain=plain, plain_lr=plain_lr, param_groups=param_groups, seed=seed,
+            plain=plain, plain_lr=plain_lr, param_groups=param_groups, seed=seed, capturable=capturable,
         )  # fmt: skip
         check_count("T_inv", T_inv)
         self.T_inv, self.noise_lr = T_inv, noise_lr
+        self.exchange: Exchange = Alone()
+        self._landing: Landing | None = None
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -98,18 +116,16 @@ class PosteriorOptimizer(SamplingHolder):
             self.skipped_steps += 1
         else:
             with self._full_precision():
-                finite = finite_check([p.grad for p in self.trained.values() if p.grad is not None])
-                messages = self._messages()
-                if due(self.steps + 1, self.T_inv) or self._pending.curvatures:
-                    self._check(finite)  # what follows may fail by itself at numbers that are not finite
-                self._apply(self.exchange(messages), finite)
+                self._set_rates()
+                refresh = due(self.steps + 1, self.T_inv)
+                new = refresh and (self.rule.inverts or not self.priors.fixed)
+                if self._capture is None or new or not isinstance(self.exchange, Alone):
+                    self._apply(refresh)
+                else:
+                    self._replay(self._capture)
             self.steps += 1
         self._pending, self._loss_scale = Gathered(), None
         return loss
-
-    def exchange(self, messages: Messages) -> Messages:
-        """The one place through which messages reach the states: data-parallel training averages them here."""
-        return messages
 
     def _overflowed(self) -> bool:
         """Whether gradient scaling found infinities; if not, gradients are brought back to their scale."""
@@ -123,33 +139,47 @@ class PosteriorOptimizer(SamplingHolder):
                 "The curvature is made of the loss's own gradients, which a gradient scaler has scaled",
                 remedy="with opt.sampled_params(loss_scale=scaler.get_scale()): …",
             )
-        if scale is not None and not bool(found):
+        overflow = self.exchange.any(bool(found))
+        if scale is not None and not overflow:
             for parameter in self.trained.values():
                 if parameter.grad is not None:
                     parameter.grad.div_(scale.to(parameter.grad.device))
-        return bool(found)
+        return overflow
 
-    def _messages(self) -> Messages:
-        """Gradients and curvatures of all blocks, refused where they are not complete."""
-        gradients = {name: p.grad for name, p in self.trained.items() if p.grad is not None}
+    def _set_rates(self) -> None:
+        if self._capture is not None:
+            device = next(iter(self.trained.values())).device
+            for index, options in enumerate(self.param_groups):
+                self._capture.set_rate(index, options["lr"], device)
+
+    def _gradients(self) -> dict[str, Tensor]:
+        return {name: p.grad for name, p in self.trained.items() if p.grad is not None}
+
+    def _messages(self, gradients: Mapping[str, Tensor], curvatures: Mapping[str, Mapping[str, Tensor]]) -> Messages:
+        """Gradients and curvatures of all blocks, as events."""
         groups = {}
         for name, group in self.groups.items():
             own = {part.name: gradients.get(part.name) for part in group.parts}
             if all(gradient is None for gradient in own.values()):
                 continue
-            curvature = self._pending.curvature(name)
-            if curvature is None and self.rule.taps and due(self.steps + 1, self.T_stats):
+            filled = {key: torch.zeros_like(self.mean_of(key)) if g is None else self._widened(key, g)
+                      for key, g in own.items()}  # fmt: skip
+            groups[name] = Message(group.event(filled), curvatures.get(name))
+        plain = {name: self._widened(name, gradients[name]) for name in self.plain_states if name in gradients}
+        return Messages(groups, plain, self._pending.residuals)
+
+    def _check_complete(self, gradients: Mapping[str, Tensor], curvatures: Collection[str]) -> None:
+        """Refuse a step at which a group has a gradient but not the curvature that is due."""
+        if not (self.rule.taps and due(self.steps + 1, self.T_stats)):
+            return
+        for name, group in self.groups.items():
+            if name not in curvatures and any(part.name in gradients for part in group.parts):
                 raise InvalidArgument(
                     f"{name!r} got a gradient, but its layer was not called in a pass of the network",
                     got=group.layers[0].modules,
                     remedy="Call the network itself; name layers whose weights others read in plain=(…); "
                     "checkpoint activations with use_reentrant=False.",
                 )
-            filled = {key: torch.zeros_like(self.mean_of(key)) if g is None else self._widened(key, g)
-                      for key, g in own.items()}  # fmt: skip
-            groups[name] = Message(group.event(filled), curvature)
-        plain = {name: self._widened(name, gradients[name]) for name in self.plain_states if name in gradients}
-        return Messages(groups, plain, self._pending.residuals)
 
     def _widened(self, name: str, gradient: Tensor) -> Tensor:
         """In the precision of the mean."""
@@ -163,12 +193,51 @@ class PosteriorOptimizer(SamplingHolder):
                 remedy="Nothing was changed. Drop it by opt.zero_grad(); lower lr, or clip, if it happens again.",
             )  # fmt: skip
 
-    def _apply(self, messages: Messages, finite: Callable[[], bool]) -> None:
+    def _apply(self, refresh: bool) -> None:
         """New means and states, all computed before any is kept, and kept if the gradients were finite."""
-        refresh = due(self.steps + 1, self.T_inv)
+        gradients, curvatures = self._gradients(), self._pending.means()
+        self._check_complete(gradients, curvatures)
+        messages = self.exchange.messages(self._messages(gradients, curvatures))
+        finite = finite_check(messages.gradients())
+        if refresh or self._pending.curvatures:
+            self._check(finite)  # what follows may fail by itself at numbers that are not finite
         if refresh and not self.priors.fixed and self.steps:
             posteriors = {n: q for n, q in self.posteriors().items() if isinstance(q, GaussianPosterior)}
             self.priors.follow(posteriors, self._prior_rate())
+        moved = self._moved(messages, refresh)
+        self._check(finite)
+        self._learn_noise(messages.residuals)
+        self._keep(moved)
+
+    def _replay(self, capture: Capture) -> None:
+        """The same, captured."""
+        gradients = capture.moved_in("gradient", self._gradients())
+        curvatures = curvatures_moved_in(capture, self._pending.means())
+        self._check_complete(gradients, curvatures)
+        key = ("update", tuple(gradients), tuple(curvatures), self._circumstances())
+        stages = capture.stages(key, lambda: self._stages(capture, gradients, curvatures), 3)
+        next(stages)
+        total = capture.at("total", "gradient")
+        self._landing = self._landing or Landing(total)
+        finite = self._landing.start(total)
+        next(stages)
+        self._check(finite)
+        self._learn_noise(self._pending.residuals)
+        next(stages)
+
+    def _stages(
+        self, capture: Capture, gradients: Mapping[str, Tensor], curvatures: Mapping[str, Mapping[str, Tensor]]
+    ) -> Iterator[None]:
+        messages = self._messages(gradients, curvatures)
+        capture.moved_in("total", {"gradient": sum_of_sizes(messages.gradients())})
+        yield
+        moved = self._moved(messages, refresh=False)
+        yield
+        self._keep(moved)
+        yield
+
+    def _moved(self, messages: Messages, refresh: bool) -> Moved:
+        """What the rules make of the messages; nothing is changed yet."""
         moved: dict[str, Tensor] = {}
         states, plain_states = dict(self.states), dict(self.plain_states)
         for names in self._alike(messages.groups):
@@ -182,13 +251,19 @@ class PosteriorOptimizer(SamplingHolder):
             moved[name], plain_states[name] = adam_update(
                 self.mean_of(name), plain_states[name], gradient, lr=self.lr_of(name)
             )  # fmt: skip
-        self._check(finite)
-        self._learn_noise(messages.residuals)
-        self.states, self.plain_states = states, plain_states
         kept = {name: value for name, value in moved.items() if self.trained[name].grad is not None}
-        torch._foreach_copy_([self.trained[name] for name in kept], list(kept.values()))
-        for name in self._masters.keys() & kept.keys():
-            self._masters[name] = kept[name].clone()
+        return Moved(kept, states, plain_states)
+
+    def _keep(self, moved: Moved) -> None:
+        """New means into the parameters; new states in place of the old ones, or over them where work is captured."""
+        torch._foreach_copy_([self.trained[name] for name in moved.means], list(moved.means.values()))
+        masters = {name: moved.means[name] for name in self._masters.keys() & moved.means.keys()}
+        if self._capture is None:
+            self.states, self.plain_states = moved.states, moved.plain_states
+            self._masters |= {name: mean.clone() for name, mean in masters.items()}
+            return
+        held = [(self.states, moved.states), (self.plain_states, moved.plain_states), (self._masters, masters)]
+        copy_all(pair for old, new in held for name in new for pair in differences(old[name], new[name]))
 
     def _alike(self, names: Iterable[str]) -> list[list[str]]:
         """Groups of one rule and step size on one device."""

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from bayesrule.errors import Unsupported
+from bayesrule.kernels import StoredMean
 from bayesrule.linalg import event_dims
 from bayesrule.posteriors.output_noise import OutputNoise
+from bayesrule.random import NoiseSource
 from bayesrule.typing import Contraction
 
 
@@ -73,6 +75,18 @@ class CovarianceOperator(ABC):
             got=f"a layer of {contraction.groups} groups" if contraction.groups > 1 else None,
             remedy="Use the WeightSample estimator for this layer.",
         )
+
+    def fused_output(
+        self, mean: Tensor, stored: StoredMean | None, contraction: Contraction, x: Tensor, noise: NoiseSource
+    ) -> Tensor | None:
+        """``op(x, mean)`` and the noise of `project`, by code for just this case; None where there is none."""
+        return None
+
+    def fused_divergence(
+        self, mean: Tensor, stored: StoredMean | None, centre: float, precision: float
+    ) -> Tensor | None:
+        """The KL to a normal prior whose mean and precision are numbers, likewise."""
+        return None
 
     @property
     def event_shape(self) -> torch.Size:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from bayesrule.errors import ShapeMismatch
+from bayesrule.kernels import StoredMean
 from bayesrule.linalg import event_dims
 from bayesrule.posteriors.covariance import CovarianceOperator
 from bayesrule.posteriors.output_noise import OutputNoise
 from bayesrule.posteriors.parts import Part, locate
 from bayesrule.posteriors.posterior import Posterior
 from bayesrule.posteriors.restricted import RestrictedCovariance
+from bayesrule.random import NoiseSource
 from bayesrule.typing import Contraction
 
 LOG_2PI = math.log(2 * math.pi)
@@ -27,6 +29,8 @@ class GaussianPosterior(Posterior):
     mean: Tensor
     covariance: CovarianceOperator
     parts: tuple[Part, ...] = ()
+    stored: StoredMean | None = field(default=None, compare=False, repr=False)
+    """The parameter that the mean shows, if it does: for code that gives it its gradient directly."""
 
     def __post_init__(self) -> None:
         if self.mean.shape != self.covariance.shape:  # a batch of means with one Σ would share its noise
@@ -80,6 +84,14 @@ class GaussianPosterior(Posterior):
     def project(self, contraction: Contraction, x: Tensor) -> tuple[OutputNoise, ...]:
         """Local noise, by the covariance's structure."""
         return self.covariance.project(contraction, x)
+
+    def fused_output(self, contraction: Contraction, x: Tensor, noise: NoiseSource) -> Tensor | None:
+        """As the covariance has it."""
+        return self.covariance.fused_output(self.mean, self.stored, contraction, x, noise)
+
+    def fused_divergence(self, centre: float, precision: float) -> Tensor | None:
+        """As the covariance has it."""
+        return self.covariance.fused_divergence(self.mean, self.stored, centre, precision)
 
     def select_rows(self, index: Tensor) -> GaussianPosterior:
         """Some rows of a matrix event, which the covariance must have independent."""

@@ -11,21 +11,21 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bayesrule.errors import InvalidArgument
-from bayesrule.kernels import sum_log_product
-from bayesrule.linalg import bilinear_sum
+from bayesrule.kernels import (
+    StoredMean,
+    has_ktied_divergence,
+    ktied_divergence,
+    ktied_output,
+    pair_products,
+    sum_log_product,
+)
+from bayesrule.linalg import bilinear_sum, sum_of_squares
 from bayesrule.posteriors.family import Family, check_matrix, check_positive
 from bayesrule.posteriors.gaussian import GaussianPosterior
 from bayesrule.posteriors.independent import IndependentCovariance
 from bayesrule.posteriors.parts import Part
-from bayesrule.random import draw
+from bayesrule.random import NoiseSource, draw
 from bayesrule.typing import Contraction
-
-
-def _pair_products(factor: Tensor, off_diagonal: float) -> Tensor:
-    """``f_a ∘ f_c`` for the k(k+1)/2 pairs a ≤ c, as columns; pairs a < c times ``off_diagonal``."""
-    scaled = factor if off_diagonal == 1 else off_diagonal * factor
-    apart = range(1, factor.shape[-1])
-    return torch.cat([factor.square(), *(scaled[..., :-by] * factor[..., by:] for by in apart)], -1)
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,34 @@ class KTiedCovariance(IndependentCovariance):
         narrow = contraction.widen(contraction.square(x), self._fan_in_pairs)
         return contraction.mix(narrow, self._fan_out_pairs)
 
+    def fused_output(
+        self, mean: Tensor, stored: StoredMean | None, contraction: Contraction, x: Tensor, noise: NoiseSource
+    ) -> Tensor | None:
+        """For dense layers."""
+        if not contraction.is_product:
+            return None
+        return ktied_output(x, mean, stored, (self.fan_in_factor, self.fan_out_factor), noise)
+
+    def fused_divergence(
+        self, mean: Tensor, stored: StoredMean | None, centre: float, precision: float
+    ) -> Tensor | None:
+        """For one matrix; a mean that a layer used before, in the same step, takes both gradients at once."""
+        factors = self.fan_in_factor, self.fan_out_factor
+        if not has_ktied_divergence(mean, *factors):
+            return None
+        tapped = None if stored is None or centre else stored.take()
+        if tapped is not None:
+            return ktied_divergence(*factors, precision, (mean, tapped[1]))
+        squares = sum_of_squares(mean, 2, mean.new_full((), centre) if centre else None)
+        return ktied_divergence(*factors, precision) + 0.5 * precision * squares
+
     @property
     def _fan_in_pairs(self) -> Tensor:
-        return _pair_products(self.fan_in_factor, 1.0)
+        return pair_products(self.fan_in_factor, 1.0)
 
     @property
     def _fan_out_pairs(self) -> Tensor:
-        return _pair_products(self.fan_out_factor, 2.0)  # a pair stands for both its orders
+        return pair_products(self.fan_out_factor, 2.0)  # a pair stands for both its orders
 
 
 @dataclass(frozen=True)

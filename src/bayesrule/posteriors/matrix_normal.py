@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -18,6 +17,7 @@ from bayesrule.linalg import (
     scaled_identity_log_cholesky,
     triangular_moments,
 )
+from bayesrule.posteriors.computed_once import ComputedOnce
 from bayesrule.posteriors.covariance import CovarianceOperator
 from bayesrule.posteriors.family import Family, check_matrix, check_positive
 from bayesrule.posteriors.gaussian import GaussianPosterior
@@ -75,12 +75,12 @@ class MatrixNormalCovariance(CovarianceOperator):
         rotated = contraction.widen_triangular(x, self.fan_in_cholesky)
         return (OutputNoise(joint_norm(rotated, contraction.channel_dim), self.fan_out_cholesky),)
 
-    @cached_property
+    @ComputedOnce
     def _fan_in_moments(self) -> tuple[Tensor, Tensor]:
         """``(AAᵀ)_ii`` and ``log det A``."""
         return triangular_moments(self.fan_in_cholesky)
 
-    @cached_property
+    @ComputedOnce
     def _fan_out_moments(self) -> tuple[Tensor, Tensor]:
         """``(BBᵀ)_jj`` and ``log det B``."""
         return triangular_moments(self.fan_out_cholesky)

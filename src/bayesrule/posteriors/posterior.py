@@ -13,7 +13,7 @@ from bayesrule.errors import Unsupported
 from bayesrule.expfam import ExponentialFamily, Natural
 from bayesrule.posteriors.output_noise import OutputNoise
 from bayesrule.posteriors.parts import Part, split_event
-from bayesrule.random import Law, draw
+from bayesrule.random import Law, NoiseSource, draw
 from bayesrule.typing import Contraction
 
 
@@ -63,6 +63,10 @@ class Posterior(ABC):
     @abstractmethod
     def independent(self) -> bool:
         """Whether the entries are independent and symmetric about their mean."""
+
+    def fused_output(self, contraction: Contraction, x: Tensor, noise: NoiseSource) -> Tensor | None:
+        """A local draw of ``op(x, W)`` by code for just this case, which must equal the general one; None without."""
+        return None
 
     def exponential(self) -> tuple[ExponentialFamily, Natural]:
         """Its exponential family, over the flattened event, and its natural parameters there."""

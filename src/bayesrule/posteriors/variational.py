@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
+from bayesrule.kernels import MeanTap, StoredMean
 from bayesrule.linalg import MatrixView
 from bayesrule.posteriors.family import Family
+from bayesrule.posteriors.gaussian import GaussianPosterior
 from bayesrule.posteriors.parts import Part
 from bayesrule.posteriors.posterior import Posterior
 
@@ -40,6 +43,7 @@ class Variational(nn.Module):
         self.parts = parts or (Part("weight", _as_it_is(mean)),)
         event = self._event(mean.detach())
         self.event_dim = event.ndim
+        self.tap = MeanTap()
         initial = family.init(event, generator=generator)
         initial["mean"] = mean
         for key, value in initial.items():
@@ -50,9 +54,18 @@ class Variational(nn.Module):
         """The group's name: that of its first parameter."""
         return self.parts[0].name
 
+    gather: Callable[[Tensor], Tensor] | None = None
+    """What makes a whole tensor of a parameter that is kept in parts, by several processes."""
+
     def forward(self) -> Posterior:
         """The posterior these parameters stand for."""
-        return self.at(dict(self.named_parameters(recurse=False)))
+        parameters: dict[str, Tensor] = dict(self._parameters)  # type: ignore[arg-type]
+        if self.gather is not None:  # a whole tensor is new in every pass: nothing of it may be kept between two
+            return self.at({name: self.gather(tensor) for name, tensor in parameters.items()})
+        posterior = self.at(parameters)
+        if self._as_linear and isinstance(posterior, GaussianPosterior) and not torch.compiler.is_compiling():
+            return replace(posterior, stored=StoredMean(parameters["mean"], self.tap))
+        return posterior
 
     def at(self, parameters: Mapping[str, Tensor]) -> Posterior:
         """The posterior other values of the parameters stand for; leading dimensions of all of them are a batch."""
@@ -62,6 +75,12 @@ class Variational(nn.Module):
     def extra_repr(self) -> str:
         """The family and what it covers."""
         return f"{', '.join(part.name for part in self.parts)}: {self.family}"
+
+    @property
+    def _as_linear(self) -> bool:
+        """Whether the mean is kept as `nn.Linear` keeps its weight, fan-out × fan-in."""
+        layout = self.parts[0].layout
+        return len(self.parts) == 1 and isinstance(layout, MatrixView) and layout.is_transposed_matrix
 
     def _event(self, mean: Tensor) -> Tensor:
         layout = self.parts[0].layout

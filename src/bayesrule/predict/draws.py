@@ -15,7 +15,8 @@ def draw_weights(posteriors: dict[str, Posterior], indices: range, seed: int) ->
     stacked: dict[str, Tensor] = {}
     for name, posterior in posteriors.items():
         # One at a time, because products of matrices round differently in batches of different sizes.
-        stacked |= posterior.split(torch.stack([_draw(posterior, seed, i, name) for i in indices]))
+        drawn = [_draw(posterior, seed, i, name) for i in indices]
+        stacked |= posterior.split(torch.stack(drawn) if len(drawn) > 1 else drawn[0][None])  # which copies nothing
     return stacked
 
 

@@ -25,7 +25,10 @@ def kl_divergence(
         return posterior.mean.new_zeros(posterior.mean.shape[: posterior.mean.ndim - posterior.event_dim])
     if isinstance(prior, Posterior):
         return _bregman_kl(posterior, prior)
-    gaussian = need_gaussian(posterior, prior)
+    gaussian, numbers = need_gaussian(posterior, prior), prior.numbers()
+    fused = None if numbers is None else gaussian.fused_divergence(*numbers)
+    if fused is not None:
+        return fused
     return _gaussian_kl(gaussian, prior.given(gaussian, hyperparameters or {}))
 
 

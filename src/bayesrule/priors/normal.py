@@ -40,6 +40,12 @@ class Normal(Prior):
         )
         return DiagonalNormal(mean, std.square().reciprocal())
 
+    def numbers(self) -> tuple[float, float] | None:
+        """Both, if they were given as numbers."""
+        if isinstance(self.std, Tensor) or isinstance(self.mean, (Tensor, str)):
+            return None
+        return float(self.mean), float(self.std) ** -2
+
     def hyperparameters(self, posterior: Posterior) -> dict[str, Tensor]:
         """The pretrained weights, if it is centred on them."""
         return {"centre": posterior.mean.detach().clone()} if isinstance(self.mean, str) else {}

@@ -38,6 +38,10 @@ class Prior(ABC):
         """Tensors for the caller to keep: an `nn.Parameter` is learned by gradient, a plain tensor is constant."""
         return {}
 
+    def numbers(self) -> tuple[float, float] | None:
+        """Its mean and its precision, where both are fixed numbers and the same for all entries."""
+        return None
+
     @property
     def sharing(self) -> object:
         """Posteriors whose priors have equal, not None `sharing` settle common scales together through `share`."""

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler
 
-from bayesrule.errors import InvalidArgument
+from bayesrule.distributed import NoiseKey, Parallel, data_parallel, join, restarted
+from bayesrule.errors import InvalidArgument, Unsupported
 from bayesrule.estimators import Estimator
 from bayesrule.likelihoods import Likelihood
 from bayesrule.nn import BayesianModule, NegativeELBO, bayesianize
@@ -62,11 +63,15 @@ def fit(
     watchers: Iterable[Watcher] = (),
     schedule: Schedule = "cosine",
     capture: bool = False,
+    noise: NoiseKey = "rank",
 ) -> Fitted:
     """Make a network Bayesian and train it: Adam, the KL annealed, the learning rate decayed along a cosine.
 
     The same arguments give the same numbers, and an interrupted run that is resumed ends exactly as one that was not.
     torch's global generator is seeded inside and left as it was.
+
+    Under ``torchrun`` all processes train one model: each takes its rows of every batch, which all of them read; the
+    first writes checkpoints, validates and calls back. Processes that were started again resume by themselves.
 
     Args:
         module: A plain network, or one converted already (then posterior, prior and estimator must be left out).
@@ -91,6 +96,8 @@ def fit(
         schedule: Of the learning rate: down to zero along a cosine, or none.
         capture: Record the step as a CUDA graph and replay it: much faster for small models. The model and the batches
             must lie on the device (`TensorBatches`), and the network must do the same work for every batch.
+        noise: How noise is keyed where several processes train, see `bayesrule.distributed.data_parallel`; by
+            ``"example"``, any number of them, one too, gives the same model but for rounding.
     """
     if epochs < 1:
         raise InvalidArgument("epochs must be at least 1", got=epochs)
@@ -99,11 +106,13 @@ def fit(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         bnn = _converted(module, posterior, prior, estimator, likelihood)
+        own_noise = bnn.draws.noise
         steps = _count(train)
         annealing = annealing or LinearOverEpochs(epochs / 2, steps)
         objective = NegativeELBO(
             bnn, n_data or _examples(train), likelihood, annealing=annealing, temperature=temperature
         )
+        parallel = _parallel(bnn, noise, capture)
         optimizer = _adam(bnn, lr, capture)
         loop = Loop(
             bnn,
@@ -117,6 +126,7 @@ def fit(
             callbacks=tuple(callbacks),
             watchers=tuple(watchers),
             captured=CapturedStep(objective, optimizer) if capture else None,
+            parallel=parallel,
             identity={
                 "seed": seed,
                 "epochs": epochs,
@@ -127,14 +137,30 @@ def fit(
                 "steps": steps,
                 "schedule": schedule,
                 "capture": capture,
+                "noise": noise,
                 "annealing": describe(annealing),
                 "conversion": str(bnn.conversion),
             },
         )
-        if resume and loop.checkpoint is not None and loop.checkpoint.exists():
+        if (resume or restarted()) and loop.checkpoint is not None and loop.checkpoint.exists():
             loop.resume(loop.checkpoint)
-        loop.run(train)
+        try:
+            loop.run(train)
+        finally:
+            bnn.draws.noise = own_noise
     return Fitted(bnn, tuple(loop.history), loop.best_epoch or len(loop.history))
+
+
+def _parallel(bnn: BayesianModule, noise: NoiseKey, capture: bool) -> Parallel | None:
+    """The other processes; None where there are none and noise is not keyed by example."""
+    if join().size == 1 and noise == "rank":
+        return None
+    if capture:
+        raise Unsupported(
+            "A captured step is one process's, with noise of its generator", got=f"noise={noise!r}",
+            remedy="Train without capture, or in one process.",
+        )  # fmt: skip
+    return data_parallel(bnn, noise=noise)
 
 
 def _adam(bnn: BayesianModule, lr: float, capture: bool) -> torch.optim.Adam:

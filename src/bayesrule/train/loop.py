@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from bayesrule.distributed import Parallel, World
 from bayesrule.errors import BayesruleError
 from bayesrule.nn import BayesianModule, NegativeELBO
 from bayesrule.predict import predict
@@ -53,6 +54,8 @@ class Loop:
     """Called after every step, when the step's gradients are still there."""
     captured: CapturedStep | None = None
     """Takes the steps, if given: a loss that is not finite is then seen at the epoch's end."""
+    parallel: Parallel | None = None
+    """The other processes that train the model, if there are any: the first writes and tells, all do the same steps."""
     identity: dict[str, Any] = field(default_factory=dict)
     """What a checkpoint must agree on to be resumed."""
 
@@ -80,13 +83,15 @@ class Loop:
         self.bnn.train()
         for inputs, targets in self._remaining(batches):
             self._step(inputs, targets)
-            if interrupt.requested is not None:
+            if self._agreed(interrupt.requested is not None):
                 self._stop()
         self._finish_epoch()
         self._save()
 
     def _remaining(self, batches: Batches) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
         """The epoch's batches that have not been seen yet."""
+        if self.parallel is not None:
+            self.parallel.same_generator()
         skipped, present = self.seen_batches, torch.get_rng_state()
         if skipped == 0:
             self._epoch_rng = present
@@ -99,6 +104,9 @@ class Loop:
             yield tuple(inputs), targets
 
     def _step(self, inputs: tuple[Tensor, ...], targets: Tensor) -> None:
+        if self.parallel is not None:
+            *rows, targets = self.parallel.own(*inputs, targets)
+            inputs = tuple(rows)
         if self.captured is None:
             self._ordinary_step(inputs, targets)
         else:
@@ -108,14 +116,19 @@ class Loop:
         self.schedule.step()
         self.step += 1
         self.seen_batches += 1
-        for watcher in self.watchers:
+        for watcher in self.watchers if self.world.first else ():
             watcher(self)
 
     def _ordinary_step(self, inputs: tuple[Tensor, ...], targets: Tensor) -> None:
-        loss = self.objective(self.bnn(*inputs), targets, step=self.step)
+        network = self.bnn if self.parallel is None else self.parallel
+        loss = self.objective(network(*inputs), targets, step=self.step)
         self.optimizer.zero_grad()
-        loss.total.backward()
-        value = loss.nll.item()
+        if self.parallel is None:
+            loss.total.backward()
+            value = loss.nll.item()
+        else:
+            (loss.total + (self.parallel.share - 1) * loss.nll).backward()
+            (value,) = self.parallel.mean(self.parallel.share * loss.nll.item())
         if not math.isfinite(value) or not math.isfinite(loss.kl.item()):
             self._diverged(inputs, value)
         self.optimizer.step()
@@ -135,7 +148,7 @@ class Loop:
                 "An epoch had no batch", remedy="The training set is smaller than a batch; use a smaller one."
             )
         self._count()
-        valid = self.validation(self.bnn) if self.validation is not None else None
+        valid = self._validated()
         self._seconds = time.perf_counter() - self._started
         epoch = Epoch(
             epoch=len(self.history) + 1,
@@ -151,8 +164,24 @@ class Loop:
         if valid is not None and valid < self.best_nll:
             self.best_nll, self.best_epoch = valid, epoch.epoch
             self.best_state = copy.deepcopy(self.bnn.state_dict())
-        for callback in self.callbacks:
+        for callback in self.callbacks if self.world.first else ():
             callback(self, epoch)
+
+    @property
+    def world(self) -> World:
+        """The processes that train."""
+        return World() if self.parallel is None else self.parallel.world
+
+    def _agreed(self, flag: bool) -> bool:
+        """Whether it holds in any process: they must stop at the same step."""
+        return flag if self.parallel is None else self.parallel.mean(float(flag))[0] > 0
+
+    def _validated(self) -> float | None:
+        """The first process's score, which all then judge alike."""
+        if self.validation is None:
+            return None
+        own = self.validation(self.bnn) if self.world.first else 0.0
+        return own if self.parallel is None else self.parallel.of_first(own)
 
     def _out_of_patience(self) -> bool:
         waited = len(self.history) - self.best_epoch
@@ -178,7 +207,7 @@ class Loop:
         )  # fmt: skip
 
     def _save(self) -> None:
-        if self.checkpoint is not None:
+        if self.checkpoint is not None and self.world.first:
             write_checkpoint(self.checkpoint, self.state())
 
     def state(self) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bayesrule.curvature import Tapped
+from bayesrule.optim.intervals import due
 from bayesrule.optim.natural_gradient import NaturalGradientRule
 from bayesrule.optim.rule import Message, Number, PriorTerm, Rule
-from bayesrule.optim.sampling import due
 from bayesrule.train.replicas_network import Layout, Matrices, Pass, forward
 from bayesrule.train.replicas_noise import Batch
 

@@ -1,0 +1,85 @@
+"""What the library claims about its cost, checked against what a run has measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bayesrule.bench.methods import METHODS
+from bayesrule.bench.peers import PEERS
+
+STEP, STEP_HIGH = "step ratio", "step ratio high"
+MEMORY, PREDICT = "memory ratio", "predict ratio"
+EAGER, BF16, CAPTURED = "eager, float32", "eager, bf16", "captured, float32"
+TIED = ("ktied", "ktied-local")
+"""Whichever is cheaper: a user may choose."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A cost, as a multiple of the point estimate's.
+
+    Attributes:
+        device: Of the claim.
+        dataset: The model and the batch.
+        variant: The mode.
+        methods: Of which the cheapest counts.
+        metric: What is bounded.
+        most: By what.
+    """
+
+    device: str
+    dataset: str
+    variant: str
+    methods: tuple[str, ...]
+    metric: str
+    most: float
+
+
+BOUNDS = (
+    Bound("cpu", "dense-4096, batch 256", EAGER, TIED, STEP_HIGH, 1.4),
+    Bound("cpu", "mlp, batch 128", EAGER, TIED, STEP_HIGH, 2.2),
+    Bound("cpu", "mlp, batch 1024", EAGER, TIED, STEP_HIGH, 1.6),
+    Bound("cpu", "lenet, batch 128", EAGER, TIED, STEP_HIGH, 1.3),
+    Bound("cpu", "lstm, batch 128", EAGER, TIED, STEP_HIGH, 1.4),
+    Bound("cpu", "mlp, batch 1024", EAGER, ("vogn",), STEP, 1.8),
+    Bound("cpu", "mlp, batch 1024", EAGER, ("ivon",), STEP, 1.35),
+    Bound("cpu", "mlp, 10000 inputs at 100 draws", EAGER, ("ktied",), PREDICT, 1.05),
+    Bound("cuda", "dense-4096x4, batch 8192", BF16, TIED, STEP, 1.25),
+    Bound("cuda", "dense-4096x4, batch 1024", BF16, TIED, STEP, 1.35),
+    Bound("cuda", "dense-4096x4, batch 8192", BF16, TIED, MEMORY, 1.05),
+    Bound("cuda", "mlp, batch 1024", CAPTURED, TIED, STEP, 1.2),
+    Bound("cuda", "mlp, batch 1024", EAGER, ("vogn",), STEP, 1.7),
+    Bound("cuda", "mlp, batch 1024", EAGER, ("ivon",), STEP, 1.15),
+    Bound("cuda", "mlp, 10000 inputs at 100 draws", EAGER, ("ktied",), PREDICT, 1.05),
+)
+
+
+def claims_of(rows: Sequence[Mapping[str, Any]], device: str) -> list[dict[str, str]]:
+    """Those that the run says something about, each held or not."""
+    found = {(row["dataset"], row["variant"], row["method"], row["metric"]): row["value"] for row in rows}
+    claims = []
+    for bound in BOUNDS:
+        places = ((bound.dataset, bound.variant, method, bound.metric) for method in bound.methods)
+        values = [found[place] for place in places if place in found]
+        if values and bound.device == device:
+            words = (
+                f"{bound.dataset}, {bound.variant}, {' or '.join(bound.methods)}: {bound.metric} at most {bound.most:g}"
+            )
+            claims.append(_claim(words, min(values) <= bound.most, f"{min(values):.3g}"))
+    for dataset, variant in dict.fromkeys((row["dataset"], row["variant"]) for row in rows):
+        steps = {method: found.get((dataset, variant, method, STEP)) for method in (*METHODS, *PEERS)}
+        ours = [value for name in TIED if (value := steps[name]) is not None]
+        theirs = {name: value for name in PEERS if (value := steps[name]) is not None}
+        if ours and theirs:
+            fastest = min(theirs, key=theirs.__getitem__)
+            words = f"{dataset}, {variant}: a 2-tied step is no slower than any peer's"
+            claims.append(
+                _claim(words, min(ours) <= theirs[fastest], f"{min(ours):.3g}, {fastest} {theirs[fastest]:.3g}")
+            )
+    return claims
+
+
+def _claim(words: str, held: bool, detail: str) -> dict[str, str]:
+    return {"claim": words, "standing": "held" if held else "not held", "detail": detail}

@@ -1,0 +1,141 @@
+"""``bayesrule bench``: what a step costs, beside the point estimate and beside other libraries."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bayesrule.cli.faults import faults_reported
+
+if TYPE_CHECKING:
+    from bayesrule.bench import Request
+
+EXAMPLE = "Example: bayesrule bench --models mlp-small --methods ktied --out costs"
+
+
+def bench(
+    preset: Annotated[str, typer.Option(help="quick (a minute), full (all models on a CPU) or gpu.")] = "quick",
+    models: Annotated[
+        str | None, typer.Option(metavar="A,B", help="mlp-small, mlp, lenet, lstm, transformer, dense-WIDTHxDEPTH.")
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option(metavar="A,B", help="In place of the preset's; --list shows all.")
+    ] = None,
+    batch: Annotated[str | None, typer.Option(metavar="N,M", help="Examples in a step.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
+    compiled: Annotated[
+        str | None,
+        typer.Option("--compile", metavar="MODES", help="eager, compiled, captured, compiled-captured: one or more."),
+    ] = None,
+    bf16: Annotated[bool | None, typer.Option("--bf16/--no-bf16", help="Also under autocast to bfloat16.")] = None,
+    rounds: Annotated[int | None, typer.Option(metavar="N", help="At most so many turns of each method.")] = None,
+    seconds: Annotated[float | None, typer.Option(metavar="S", help="For each model, batch and mode.")] = None,
+    inputs: Annotated[int | None, typer.Option(metavar="N", help="Of a prediction; 0 measures none.")] = None,
+    draws: Annotated[int | None, typer.Option(metavar="N", help="Of a prediction.")] = None,
+    threads: Annotated[int, typer.Option(metavar="N", help="Of a CPU.")] = 1,
+    seed: Annotated[int, typer.Option(metavar="S", help="Of everything random.")] = 0,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="For result.json, table and picture.")] = Path(
+        "bayesrule-bench"
+    ),
+    listed: Annotated[bool, typer.Option("--list", help="List models, methods and what is installed.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Measure what training steps and predictions cost, and write result.json, a table and a picture.
+
+    Our methods and those of the other libraries that are installed take turns on the same networks with the same
+    optimizer; costs are ratios of medians to the point estimate's, with bootstrap intervals. On a GPU: bayesrule bench
+    --preset gpu; bayesrule bench --list shows what can be measured here.
+    """
+    with faults_reported(debug):
+        console = Console(quiet=quiet, highlight=False, soft_wrap=True)
+        if listed:
+            list_contenders(console)
+            return
+        given = {
+            "models": _words(models), "methods": _words(methods), "batches": _numbers(batch), "device": device,
+            "modes": _words(compiled), "bf16": bf16, "rounds": rounds, "seconds": seconds, "inputs": inputs,
+            "draws": draws, "seed": seed,
+        }  # fmt: skip
+        run_bench(console, preset, {key: value for key, value in given.items() if value is not None}, out, threads)
+
+
+def run_bench(console: Console, preset: str, given: dict[str, Any], out: Path, threads: int) -> None:
+    """Measure, show the table, and say where everything was written."""
+    import torch
+
+    from bayesrule import bench as package
+
+    request = _request(preset, given)
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with _progress(console) as told, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the other libraries', about deprecations in theirs
+            result = package.bench(request, f"bayesrule {shlex.join(sys.argv[1:])}", told)
+    finally:
+        torch.set_num_threads(threads_before)
+    console.print(package.write_report(out, {**result, "preset": preset}), markup=False)
+    console.print(f"\nWritten: {out}", markup=False)
+
+
+def list_contenders(console: Console) -> None:
+    """Models, and methods with what they are; other libraries with why they are missing."""
+    from bayesrule.bench import METHODS, MODELS, PEERS
+    from bayesrule.text_table import aligned
+
+    rows = [("model", name, "") for name in MODELS]
+    rows += [("method", name, method.title) for name, method in METHODS.items()]
+    rows += [("peer", name, peer.absent() or "installed") for name, peer in PEERS.items()]
+    console.print(aligned(("", "name", ""), *rows), markup=False)
+
+
+def _request(preset: str, given: dict[str, Any]) -> Request:
+    import torch
+
+    from bayesrule.bench import PRESETS
+    from bayesrule.data.names import nearest
+    from bayesrule.errors import InvalidArgument
+
+    if preset not in PRESETS:
+        remedy = f"{nearest(preset, PRESETS)}Use {', '.join(PRESETS)}."
+        raise InvalidArgument("There is no such preset", got=preset, remedy=remedy)
+    request = replace(PRESETS[preset], **given)
+    if request.device.startswith("cuda") and not torch.cuda.is_available():
+        raise InvalidArgument("There is no CUDA device here", got=request.device, remedy="Use --device cpu.")
+    return request
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on a terminal, lines elsewhere."""
+    if not console.is_terminal:
+        yield lambda what, done, parts: console.print(f"{done} of {parts}: {what}", markup=False)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda what, done, parts: bar.update(task, description=what, completed=done, total=parts)
+
+
+def _words(listed: str | None) -> tuple[str, ...] | None:
+    return None if listed is None else tuple(word.strip() for word in listed.split(",") if word.strip())
+
+
+def _numbers(listed: str | None) -> tuple[int, ...] | None:
+    from bayesrule.errors import InvalidArgument
+
+    words = _words(listed)
+    if words is not None and not all(word.isdigit() and int(word) > 0 for word in words):
+        raise InvalidArgument("--batch takes whole numbers, as in 128,1024", got=listed)
+    return None if words is None else tuple(map(int, words))

@@ -1,0 +1,35 @@
+"""When hand-written code may stand in for plain operations: on ordinary tensors, outside every transformation."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+_ORDINARY = (Tensor, nn.Parameter)
+
+
+def untransformed(*tensors: Tensor) -> bool:
+    """Whether all are dense tensors, and neither a compiler, `torch.func` nor forward-mode derivatives see them."""
+    return (
+        not torch.compiler.is_compiling()
+        and all(type(tensor) in _ORDINARY for tensor in tensors)
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and forward_ad._current_level < 0
+    )
+
+
+def ordinary(*tensors: Tensor) -> bool:
+    """`untransformed`, without autocast, and all of one device and one precision, float32 or float64."""
+    dtype, device = tensors[0].dtype, tensors[0].device
+    return (
+        dtype in (torch.float32, torch.float64)
+        and all(tensor.dtype == dtype and tensor.device == device for tensor in tensors)
+        and untransformed(*tensors)
+        and not torch.is_autocast_enabled(device.type)
+    )
+
+
+def ordinary_on_cpu(*tensors: Tensor) -> bool:
+    """`ordinary`, and in the memory of the CPU, where reading a number does not wait for a device."""
+    return tensors[0].device.type == "cpu" and ordinary(*tensors)

@@ -1,0 +1,77 @@
+"""States that stay in the same memory: what recorded work reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesrule.optim.plain import PlainState
+from bayesrule.optim.rule import State
+
+COUNTS = ("steps", "estimates")
+"""Fields of a state that count: numbers on the device in a buffer."""
+
+
+def leaves(value: Any) -> Iterator[Tensor]:
+    """The tensors in a state, in the order of its fields."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from leaves(each)
+    elif is_dataclass(value):
+        for each in fields(value):
+            yield from leaves(getattr(value, each.name))
+
+
+def buffered(value: Any) -> Any:
+    """A copy whose tensors have their own memory, laid out as they were, and whose counts are numbers on the device."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, tuple):
+        return tuple(buffered(each) for each in value)
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    changes = {each.name: buffered(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, State | PlainState):
+        device = next(leaves(value)).device
+        counts = {name: changes[name] for name in COUNTS if name in changes}
+        changes |= {name: torch.as_tensor(count, dtype=torch.float64, device=device) for name, count in counts.items()}
+    return replace(value, **changes)
+
+
+def counted(state: Any) -> Any:
+    """The state with its counts as plain numbers, as a state that is not in a buffer has them."""
+    counts = {each.name: getattr(state, each.name) for each in fields(state) if each.name in COUNTS}
+    return replace(state, **{name: int(count) for name, count in counts.items()})
+
+
+def differences(old: Any, new: Any) -> Iterator[tuple[Tensor, Tensor | float]]:
+    """Tensors of a buffer, each with what is to be written over it."""
+    if isinstance(old, Tensor):
+        if old is not new:
+            yield old, new
+    elif isinstance(old, tuple):
+        for before, after in zip(old, new, strict=True):
+            yield from differences(before, after)
+    elif is_dataclass(old):
+        for each in fields(old):
+            yield from differences(getattr(old, each.name), getattr(new, each.name))
+
+
+def copy_all(pairs: Iterable[tuple[Tensor, Tensor | float]]) -> None:
+    """Write over the first of each pair, many at once where they are of one kind."""
+    kinds: dict[tuple[torch.dtype, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
+    for old, new in pairs:
+        if not isinstance(new, Tensor):
+            old.fill_(new)
+            continue
+        into, out_of = kinds.setdefault((old.dtype, new.dtype), ([], []))
+        into.append(old)
+        out_of.append(new)
+    for into, out_of in kinds.values():
+        torch._foreach_copy_(into, out_of)
