@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 from measured import write_result
-from torch import Tensor, nn
-from torch.nn import functional as F
+from timed_optimizers import Step, network, plain_step, posterior_step, seconds_of
+from torch import Tensor
 
 import bayesrule as br
 
@@ -27,25 +27,12 @@ STEPS, T_STATS, T_INV = 100, 10, 100
 BATCH = {"cpu": 1024, "cuda": 128}
 
 
-def network(device: str) -> nn.Sequential:
-    torch.manual_seed(0)
-    layers = nn.Linear(784, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU(), nn.Linear(400, 10)
-    return nn.Sequential(*layers).to(device)
-
-
-def adam_step(x: Tensor, y: Tensor, device: str) -> Callable[[], None]:
+def adam_step(x: Tensor, y: Tensor, device: str) -> Step:
     net = network(device)
-    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        F.cross_entropy(net(x), y).backward()
-        optimizer.step()
-
-    return step
+    return plain_step(net, torch.optim.Adam(net.parameters(), lr=1e-3), x, y)
 
 
-def noisy_step(x: Tensor, y: Tensor, device: str, damping: str, mirrored: bool) -> Callable[[], None]:
+def noisy_step(x: Tensor, y: Tensor, device: str, damping: str, mirrored: bool) -> Step:
     net = network(device)
     optimizer = br.optim.NoisyKFAC(
         net,
@@ -57,26 +44,7 @@ def noisy_step(x: Tensor, y: Tensor, device: str, damping: str, mirrored: bool) 
         damping=damping,
         mirrored=mirrored,
     )
-
-    def step() -> None:
-        with optimizer.sampled_params():
-            optimizer.zero_grad()
-            F.cross_entropy(net(x), y).backward()
-        optimizer.step()
-
-    return step
-
-
-def slice_seconds(step: Callable[[], None], device: str) -> float:
-    """Of as many steps as lie between two curvatures."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(T_STATS):
-        step()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
+    return posterior_step(net, optimizer, x, y)
 
 
 def round_ms(contenders: Mapping[str, Callable[[], None]], device: str) -> dict[str, float]:
@@ -84,7 +52,7 @@ def round_ms(contenders: Mapping[str, Callable[[], None]], device: str) -> dict[
     seconds = dict.fromkeys(contenders, 0.0)
     for _ in range(STEPS // T_STATS):
         for name, step in contenders.items():
-            seconds[name] += slice_seconds(step, device)
+            seconds[name] += seconds_of(step, T_STATS, device)
     return {name: 1000 * spent / STEPS for name, spent in seconds.items()}
 
 

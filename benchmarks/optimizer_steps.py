@@ -14,14 +14,13 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from measured import rows_of, write_result
-from torch import Tensor, nn
-from torch.nn import functional as F
+from timed_optimizers import Step, network, plain_step, posterior_step, seconds_of
 
 import bayesrule as br
 
@@ -35,62 +34,21 @@ METHODS: dict[str, tuple[type[br.optim.PosteriorOptimizer], dict[str, Any]]] = {
     "noisy-adam": (br.optim.NoisyAdam, {"lr": 1e-3}),
     "noisy-kfac": (br.optim.NoisyKFAC, {"lr": 1e-3, "T_stats": 10, "T_inv": 100}),
 }
-Step = Callable[[], None]
-
-
-def network(device: str) -> nn.Sequential:
-    torch.manual_seed(0)
-    layers = nn.Linear(784, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU(), nn.Linear(400, 10)
-    return nn.Sequential(*layers).to(device)
-
-
-def adamw_step(x: Tensor, y: Tensor, device: str) -> Step:
-    net = network(device)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        F.cross_entropy(net(x), y).backward()
-        optimizer.step()
-
-    return step
-
-
-def posterior_step(method: str, x: Tensor, y: Tensor, device: str, capturable: bool) -> Step:
-    kind, options = METHODS[method]
-    net = network(device)
-    optimizer = kind(net, n_data=60_000, likelihood=br.Categorical(), seed=0, capturable=capturable, **options)
-
-    def step() -> None:
-        with optimizer.sampled_params():
-            optimizer.zero_grad()
-            F.cross_entropy(net(x), y).backward()
-        optimizer.step()
-
-    return step
 
 
 def contenders(methods: list[str], batch: int, device: str) -> dict[tuple[str, str], Step]:
     """By method and variant; AdamW first."""
     x, y = torch.rand(batch, 784, device=device), torch.randint(10, (batch,), device=device)
     variants = {"eager": False, "capturable": True} if device == "cuda" else {"eager": False}
-    found = {(REFERENCE, "eager"): adamw_step(x, y, device)}
+    net = network(device)
+    found = {(REFERENCE, "eager"): plain_step(net, torch.optim.AdamW(net.parameters(), lr=1e-3), x, y)}
     for method in methods:
         for variant, capturable in variants.items():
-            found[method, variant] = posterior_step(method, x, y, device, capturable)
+            kind, options = METHODS[method]
+            net = network(device)
+            optimizer = kind(net, n_data=60_000, likelihood=br.Categorical(), seed=0, capturable=capturable, **options)
+            found[method, variant] = posterior_step(net, optimizer, x, y)
     return found
-
-
-def seconds_of(step: Step, steps: int, device: str) -> float:
-    clock = time.perf_counter if device == "cuda" else time.process_time
-    if device == "cuda":
-        torch.cuda.synchronize()
-    start = clock()
-    for _ in range(steps):
-        step()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return clock() - start
 
 
 def round_ms(steps: Mapping[tuple[str, str], Step], device: str, length: int) -> dict[tuple[str, str], float]:

@@ -97,13 +97,7 @@ def test_a_compiler_sees_one_operator() -> None:
 @needs_triton
 @pytest.mark.parametrize("size", SIZES)
 def test_the_kernels_equal_float64(size: tuple[int, int, int, int]) -> None:
-    inputs, seed = inputs_of(size, "cuda"), fresh_noise_seed(torch.device("cuda"))
-    output = ktied_linear_seeded(*inputs, seed)
-    cotangent = torch.randn_like(output)
-    want, slopes = exact(inputs, seed, cotangent)
-    assert_relative(output, want, 1e-5)
-    for mine, theirs in zip(torch.autograd.grad(output, inputs, cotangent), slopes, strict=True):
-        assert_relative(mine, theirs, 2e-5)
+    assert_equal_to_float64(inputs_of(size, "cuda"), 1e-5, 2e-5)
 
 
 @pytest.mark.gpu
@@ -111,13 +105,17 @@ def test_the_kernels_equal_float64(size: tuple[int, int, int, int]) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("size", SIZES[1:])
 def test_the_kernels_in_half_precision(size: tuple[int, int, int, int], dtype: torch.dtype) -> None:
-    inputs, seed = inputs_of(size, "cuda", dtype), fresh_noise_seed(torch.device("cuda"))
+    assert_equal_to_float64(inputs_of(size, "cuda", dtype), 2e-2, 2e-2)
+
+
+def assert_equal_to_float64(inputs: list[Tensor], of_output: float, of_gradients: float) -> None:
+    seed = fresh_noise_seed(torch.device("cuda"))
     output = ktied_linear_seeded(*inputs, seed)
     cotangent = torch.randn_like(output)
     want, slopes = exact(inputs, seed, cotangent)
-    assert_relative(output, want, 2e-2)
+    assert_relative(output, want, of_output)
     for mine, theirs in zip(torch.autograd.grad(output, inputs, cotangent), slopes, strict=True):
-        assert_relative(mine, theirs, 2e-2)
+        assert_relative(mine, theirs, of_gradients)
 
 
 @pytest.mark.gpu
