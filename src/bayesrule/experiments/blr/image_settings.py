@@ -59,7 +59,7 @@ MNIST: Settings = {
     "laplace": "kfac", "prior_stds": [0.1, 0.05, 0.03, 0.02, 0.01, 0.005], "options": POSTERIOR_OPTIONS, "grids": GRIDS,
 }  # fmt: skip
 CIFAR: Settings = {
-    **MNIST, "network": "resnet", "epochs": 20, "batch_size": 500, "seeds": 2, "flips": True, "laplace": "last-layer",
+    **MNIST, "network": "resnet", "epochs": 15, "batch_size": 500, "seeds": 2, "flips": True, "laplace": "last-layer",
     "prior_stds": [0.3, 0.1, 0.03, 0.01], "options": CIFAR_OPTIONS, "grids": CIFAR_GRIDS,
 }  # fmt: skip
 QUICK: Settings = {
@@ -89,7 +89,8 @@ BINARY_MNIST: Settings = {
     "grids": BINARY_GRIDS,
 }  # fmt: skip
 BINARY_CIFAR: Settings = {
-    **BINARY_MNIST, "network": "binary-convolutional", "epochs": 20, "batch_size": 500, "seeds": 2, "flips": True,
+    **BINARY_MNIST, "network": "binary-convolutional", "epochs": 15, "batch_size": 500, "seeds": 2, "flips": True,
+    "grids": _first_of(BINARY_GRIDS, 2),
 }  # fmt: skip
 BINARY_QUICK: Settings = {
     **BINARY_MNIST, "epochs": 10, "seeds": 1, "train": 20_000, "grids": _first_of(BINARY_GRIDS),

@@ -13,7 +13,7 @@ from bayesrule.experiments.context import Context
 from bayesrule.experiments.experiment import Claim, Experiment, Preset, PresetName
 from bayesrule.experiments.mn.curves import draw_curves
 from bayesrule.experiments.mn.evaluation import METRICS, evaluate, layer_metrics, validation_score
-from bayesrule.experiments.mn.recipe import Recipe
+from bayesrule.experiments.mn.recipe import VALIDATION, Recipe
 from bayesrule.experiments.mn.training import examples, train_recipe
 from bayesrule.experiments.rows import Row
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CHOOSING_DRAWS = 10
+EARLY = ("epoch_early", "accuracy_pruned_early", "weights_left_early")
+"""At the epoch with the best validation accuracy of the pruned network, while the KL's weight may still be below 1."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Task:
         prior: One of `PRIORS`.
         flips: Whether images are mirrored at random.
         convolutions: How many of its layers get rows of their own.
+        early: Whether the epoch that is best on validation images gets rows beside those of the end.
     """
 
     network: str
@@ -40,11 +43,12 @@ class Task:
     prior: str
     flips: bool = False
     convolutions: int = 0
+    early: bool = False
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """What each method yields."""
-        return METRICS + layer_metrics(self.convolutions)
+        return METRICS + layer_metrics(self.convolutions) + (EARLY if self.early else ())
 
 
 def candidates(task: Task, method: str, settings: Mapping[str, Any], seed: int) -> list[Recipe]:
@@ -54,6 +58,7 @@ def candidates(task: Task, method: str, settings: Mapping[str, Any], seed: int) 
             task.network, task.dataset, method, task.prior, settings.get("choosing_epochs", _epochs(method, settings)),
             lr, annealing, flips=task.flips, batch_size=settings["batch_size"], seed=seed,
             synthetic=settings.get("synthetic", 0), train=settings.get("train", 0),
+            validation=settings.get("validation", VALIDATION), noise=settings.get("noise", "local"),
         )
         for lr, annealing in product(settings["lrs"], settings["annealings"])
     ]  # fmt: skip
@@ -108,9 +113,16 @@ def _measured(context: Context, recipe: Recipe) -> dict[str, float]:
         found = train_recipe(context, recipe)
         data = examples(recipe, context.data, context.device)
         measured = evaluate(found.bnn, data, context.preset.settings["draws"], recipe.seed)
-        return {**measured, "seconds": found.record["seconds"]}
+        return {**measured, **_early(found.record["curve"]), "seconds": found.record["seconds"]}
 
     return context.cell(recipe.dataset, recipe.method, f"seed {recipe.seed}", compute=compute)
+
+
+def _early(curve: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Nothing without validation images."""
+    best = max(curve, key=lambda point: point.get("valid_accuracy", 0.0))
+    values = (best["epoch"], best["accuracy"], best["weights_left"])
+    return dict(zip(EARLY, values, strict=True)) if "valid_accuracy" in best else {}
 
 
 def _figures(task: Task, name: str, context: Context, rows: Sequence[Row]) -> dict[str, Figure]:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from bayesrule.errors import InvalidArgument
-from bayesrule.estimators import LocalReparam
+from bayesrule.estimators import Auto, Estimator, LocalReparam
 from bayesrule.experiments.mn.networks import NETWORKS, he_start
 from bayesrule.likelihoods import Categorical
 from bayesrule.nn import BayesianModule, bayesianize
@@ -29,6 +29,8 @@ PRIORS: dict[str, Prior] = {
     "channel": GroupARD("channel"),
     "one-variance": LearnedNormal("model"),
 }
+VALIDATION = 10_000
+NOISE: dict[str, Estimator] = {"local": LocalReparam(), "auto": Auto()}
 METHODS = ("diag", "mn", "mn-free", "mn-kronecker")
 """Mean-field, matrix normal, and matrix normal plus a diagonal: free (its KL a bound), or Kronecker (exact)."""
 
@@ -64,6 +66,7 @@ class Recipe:
         seed: Of everything random.
         synthetic: Made-up data with so many training examples; 0 for the real ones.
         train: Only the first so many training examples; 0 for all.
+        noise: One of `NOISE`: that of local reparameterisation, or what is cheapest, layer by layer.
     """
 
     network: str
@@ -77,10 +80,11 @@ class Recipe:
     flips: bool = False
     batch_size: int = 256
     init_std: float = 0.01
-    validation: int = 10_000
+    validation: int = VALIDATION
     seed: int = 0
     synthetic: int = 0
     train: int = 0
+    noise: str = "local"
 
     def plain(self) -> Mapping[str, Any]:
         """What the trained model is recognised by."""
@@ -102,4 +106,4 @@ class Recipe:
         generator = torch.Generator().manual_seed(self.seed)
         net = self.start(generator)
         posterior, prior = family(self.method, self.init_std), PRIORS[self.prior]
-        return bayesianize(net, posterior, prior, LocalReparam(), Categorical(), bias="point", generator=generator)
+        return bayesianize(net, posterior, prior, NOISE[self.noise], Categorical(), bias="point", generator=generator)

@@ -94,10 +94,10 @@ class Flipped:
 
 
 class Curve:
-    """A callback that follows test accuracy and weights left, of the pruned network at its mean.
+    """A callback that follows accuracy and weights left, of the pruned network at its mean.
 
     Args:
-        data: Whose test part is looked at; nothing is chosen by it.
+        data: Whose test part, by which nothing is chosen, and validation part are looked at.
         every: Epochs between two points.
     """
 
@@ -110,15 +110,17 @@ class Curve:
         """After an epoch."""
         if epoch.epoch % self.every and epoch.epoch != loop.epochs:
             return
-        left = totals(layers_left(loop.bnn))
+        left, plain = totals(layers_left(loop.bnn)), pruned_mean(loop.bnn)
         self.found.append(
             {
                 "epoch": epoch.epoch,
-                "accuracy": accuracy(pruned_mean(loop.bnn), self.data.test_x, self.data.test_y),
+                "accuracy": accuracy(plain, self.data.test_x, self.data.test_y),
                 "weights_left": left["weights_left"],
                 "negative_elbo": epoch.nll + epoch.kl_per_example,
             }
         )
+        if len(self.data.valid_y):
+            self.found[-1]["valid_accuracy"] = accuracy(plain, self.data.valid_x, self.data.valid_y)
 
 
 @torch.no_grad()

@@ -101,7 +101,8 @@ CONVENTIONS = Experiment(
         ),
         "paper": Preset(
             (*QUICK_SETS, "kin8nm", "naval"), (METHOD,),
-            {**_settings(splits=20, splits_of_large=10, epochs=1000, samples=100), "deviations": DEVIATIONS},
+            {**_settings(tuple(CHANGES)[:5], splits=20, splits_of_large=10, epochs=1000, samples=100),
+             "deviations": DEVIATIONS},
         ),
     },
     methods=(METHOD,),
