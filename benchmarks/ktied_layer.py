@@ -24,6 +24,7 @@ from torch.nn import functional as F
 import bayesrule as br
 from bayesrule.bench.memory import peak_bytes
 from bayesrule.bench.timing import Turn, interleaved, ratio_of_medians
+from bayesrule.recording import recording
 
 POINT, TIED = "point estimate", "2-tied, local noise"
 N_TRAIN, PRIOR_STD = 60_000, 0.2
@@ -105,9 +106,13 @@ def recorded(step: Step) -> Step:
             step()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with recording(graph):
         step()
-    return graph.replay
+
+    def replay(kept: Step = step) -> None:  # the graph knows addresses: what lies there must live as long
+        graph.replay()
+
+    return replay
 
 
 def memory(case: Case, method: str, device: str, compiled: bool) -> int:

@@ -15,6 +15,7 @@ from bayesrule.kernels.ktied_linear import ktied_linear_reference
 from bayesrule.kernels.operators import HAS_TRITON, fresh_noise_seed, ktied_linear_seeded, seeded_normals
 from bayesrule.kernels.pairs import pair_products
 from bayesrule.random import Replay
+from bayesrule.recording import recording
 
 SIZES = [(1, 1, 1, 1), (37, 45, 300, 2), (70, 130, 65, 3), (3, 200, 17, 5), (257, 64, 513, 2), (1000, 784, 400, 2)]
 """Rows, fan-in, fan-out and rank: odd ones, smaller and larger than the kernels' blocks."""
@@ -180,7 +181,7 @@ def test_graphs_draw_new_noise_and_replay_by_seed() -> None:
             bnn(x)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with recording(graph):
             output = bnn(x)
     runs = []
     for _ in range(2):

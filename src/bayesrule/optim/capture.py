@@ -12,6 +12,7 @@ from torch import Tensor
 from bayesrule.curvature import Pass
 from bayesrule.errors import Unsupported
 from bayesrule.optim.buffers import copy_all
+from bayesrule.recording import recording
 
 WARM_UP = 2
 """Times that work is done the ordinary way first: libraries load their kernels, and rooms are made, in them."""
@@ -41,7 +42,7 @@ class CudaRecorder:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.generator(self.device))
         # threads of data loaders may go on, which the default mode forbids
-        with torch.cuda.device(self.device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.device(self.device), recording(graph, capture_error_mode="thread_local"):
             work()
         return graph.replay
 

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from bayesrule.errors import Unsupported
 from bayesrule.nn import NegativeELBO
+from bayesrule.recording import recording
 
 WARM_UP = 3
 """Steps done the ordinary way first: libraries allocate their workspaces and the optimizer its state in them."""
@@ -69,7 +70,7 @@ class Captured:
 
     def _record(self, batch: tuple[Tensor, ...]) -> _Recording:
         static, graph = tuple(tensor.clone() for tensor in batch), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with recording(graph):
             found = self.function(*static)
         return _Recording(graph, static, found)
 
