@@ -20,7 +20,6 @@ TITLES = {
     "matrix-normal-step": "A training step with a matrix normal posterior beside a diagonal one's",
     "ktied-layer": "Training steps with k-tied dense layers beside the point estimate's",
     "optimizer-steps": "Steps of posterior optimizers beside AdamW's",
-    "noisy-kfac-step": "A step of noisy K-FAC beside Adam's",
     "bench/cpu": "Speed and memory on a CPU, beside other libraries",
     "bench/cuda": "Speed and memory on a GPU, beside other libraries",
 }

@@ -21,7 +21,7 @@ from bayesrule.experiments.blr.image_data import SHUFFLED, images, mirrored, shu
 from bayesrule.experiments.blr.image_drawing import draw_methods
 from bayesrule.experiments.blr.image_evaluation import detection, members, predictor, scores, validation_nll
 from bayesrule.experiments.blr.image_networks import NETWORKS, with_dropout
-from bayesrule.experiments.blr.image_recipe import ADAM, HOLDERS, Recipe
+from bayesrule.experiments.blr.image_recipe import METHODS, Recipe
 from bayesrule.experiments.blr.image_search import BASE, candidates, chosen, over_seeds
 from bayesrule.experiments.blr.image_settings import BINARY_TRIAL, TRIAL
 from bayesrule.experiments.blr.image_training import Held, train_recipe
@@ -63,7 +63,7 @@ def test_every_method_is_tuned_over_as_many_candidates(experiment, tmp_path: Pat
                 assert len(each) >= (4 if preset is experiment.presets["paper"] else 1)
 
 
-@pytest.mark.parametrize("method", [*HOLDERS, *ADAM])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_kept_run_predicts_as_it_did(method: str, tmp_path: Path) -> None:
     """The posterior too: what is read back from the file has the draws of the run that wrote it."""
     options: dict[str, dict[str, float]] = {"mc-dropout": {"dropout": 0.5}, "ktied-von": {"prior_std": 0.1}}
@@ -99,7 +99,7 @@ def test_only_the_posterior_of_the_buffers_predicts() -> None:
 
 
 def test_the_best_validation_nll_is_chosen(tmp_path: Path) -> None:
-    known = context(tmp_path, seeds=3, grids={"adam": {"lr": [1e-3, 1e-2], "weight_decay": [0.1, 1.0]}})
+    known = context(tmp_path, seeds=3, grids={"adamw": {"lr": [1e-3, 1e-2], "weight_decay": [0.1, 1.0]}})
     nlls = {(1e-3, 0.1): math.inf, (1e-3, 1.0): 0.4, (1e-2, 0.1): 0.3, (1e-2, 1.0): 0.5}
 
     def score(_: Context, method: str, one: Recipe) -> float:
@@ -107,7 +107,7 @@ def test_the_best_validation_nll_is_chosen(tmp_path: Path) -> None:
         return nlls[options["lr"], options["weight_decay"]]
 
     assert dict(chosen(known, "mnist", "laplace", score).options) == {"lr": 1e-2, "weight_decay": 0.1}
-    assert [one.seed for one in over_seeds(known, "mnist", "adam", score)] == [0, 1, 2]
+    assert [one.seed for one in over_seeds(known, "mnist", "adamw", score)] == [0, 1, 2]
 
 
 def test_a_run_that_diverges_is_never_chosen(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_scores_are_those_of_scikit_learn() -> None:
 
 def test_costs_count_the_states_bytes() -> None:
     """Adam: two numbers a weight, and its step counts; k-tied: one, and k(m + n) for a layer of m inputs and one."""
-    one = {name: recipe(name, lr=1e-3) for name in ("adam", "ktied-von", "ivon")}
+    one = {name: recipe(name, lr=1e-3) for name in ("adam", "adamw", "ktied-von", "ivon")}
     labelled = images("mnist", None, CPU, synthetic=64).labelled
     found = costs(one, labelled, rounds=2, members=3)
     sizes = [(784, 20), (20, 20), (20, 10)]
@@ -151,8 +151,9 @@ def test_costs_count_the_states_bytes() -> None:
     assert found["adam"]["state_bytes"] == [4 * 2 * weights + counts]
     assert found["ivon"]["state_bytes"] == [4 * 2 * weights + limited]
     assert found["ktied-von"]["state_bytes"] == [4 * (weights + sum(2 * (m + 1 + n) for m, n in sizes)) + limited]
-    assert found["laplace"] == found["adam"]
-    assert found["ensemble"]["step_ratio"] == [3.0, 3.0]
+    assert found["adamw"]["state_bytes"] == found["adam"]["state_bytes"]
+    assert found["laplace"] == found["adamw"]
+    assert found["ensemble"]["step_ratio"] == [3 * each for each in found["adamw"]["step_ratio"]]
     assert all(set(each) == set(COSTS) for each in found.values())
     assert found["ivon"]["memory_mb"][0] > found["adam"]["memory_mb"][0]
 
@@ -170,15 +171,14 @@ def test_claims_of_uncertainty_hold_only_for_better_rows() -> None:
     def standings(rows: list[Row]) -> list[str]:
         return [claim.check(rows).standing for claim in UNCERTAINTY.claims]
 
-    assert standings([*adam, *good, *tied, small]) == ["held", "not measured", "not held", "held"]
+    unknown = ["not measured"] * 3
+    assert standings([*adam, *good, *tied, small]) == ["held", "not measured", "not held", *unknown, "held"]
     uncertain = row("vogn", "ece", 0.006)
-    assert standings([*adam, *good[:2], uncertain, *tied, large]) == [
-        "not held",
-        "not measured",
-        "not held",
-        "not held",
-    ]
-    assert standings(adam) == ["not measured"] * 4
+    got = standings([*adam, *good[:2], uncertain, *tied, large])
+    assert got == ["not held", "not measured", "not held", *unknown, "not held"]
+    stronger = [row("adamw", "accuracy", 98.4), row("adamw", "nll", 0.045), row("adamw", "ece", 0.005)]
+    assert standings([*adam, *stronger, *good])[3] == "not held"
+    assert standings(adam) == ["not measured"] * 7
 
 
 def test_claims_of_binary_hold_only_for_close_rows() -> None:
@@ -257,5 +257,5 @@ def test_choosing_uses_the_members_own_scores(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(
         image_evaluation, "predictor", lambda known, method, one: asked.append(method) or genuine(known, method, one)
     )
-    validation_nll(context(tmp_path), "ensemble", recipe("adam", lr=1e-3))
-    assert asked == ["adam"]
+    validation_nll(context(tmp_path), "ensemble", recipe("adamw", lr=1e-3))
+    assert asked == ["adamw"]

@@ -115,6 +115,7 @@ def hmc(
         outputs = jax.vmap(jax.vmap(lambda weights: forward(weights, inputs)))(found)
         arrays = {name: torch.tensor(jax.device_get(value)) for name, value in found.items()}
         diagnostics = _diagnose(numpyro, arrays, torch.tensor(jax.device_get(outputs)), sampler.get_extra_fields())
+    jax.clear_caches()  # every run is a program of its own: after some dozens of them there is no memory for one more
     if isinstance(likelihood, Gaussian):
         noise = likelihood.log_noise_std.detach().double().expand(y.shape[1])
         arrays[LOG_NOISE_STD] = noise.expand(chains, draws, -1)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from bayesrule.data import LabelledSet
 from bayesrule.experiments.blr.image_recipe import Recipe
+from bayesrule.experiments.blr.image_search import BASE
 from bayesrule.experiments.blr.image_training import state_tensors, training_step
 from bayesrule.experiments.ktied.step_times import Step, interleaved_times
 from bayesrule.optim import PosteriorOptimizer
@@ -20,9 +21,9 @@ REFERENCE = "adam"
 def costs(
     recipes: Mapping[str, Recipe], data: LabelledSet, rounds: int, members: int
 ) -> dict[str, dict[str, list[float]]]:
-    """By method and metric, one number for each round of timings; recipes must have Adam's.
+    """By method and metric, one number for each round of timings; recipes must have Adam's and AdamW's.
 
-    Laplace trains as Adam does, and an ensemble costs that once for each member. ``memory_mb`` is the peak of a step
+    Laplace trains as AdamW does, and an ensemble costs that once for each member. ``memory_mb`` is the peak of a step
     with everything that lives then, as the GPU's allocator counts it; on a CPU, what is kept: weights, gradients,
     state, and the copy of the means while a draw is in the weights.
     """
@@ -41,8 +42,8 @@ def costs(
         }
         for method in recipes
     }
-    adam = found[REFERENCE]
-    return {**found, "laplace": adam, "ensemble": {name: [members * each for each in adam[name]] for name in COSTS}}
+    own = found[BASE["laplace"]]
+    return {**found, "laplace": own, "ensemble": {name: [members * each for each in own[name]] for name in COSTS}}
 
 
 def _made(recipe: Recipe, data: LabelledSet) -> tuple[nn.Module, torch.optim.Optimizer, Step]:

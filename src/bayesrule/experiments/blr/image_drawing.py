@@ -14,7 +14,7 @@ LABELS = {
     "accuracy": "test accuracy (%)", "nll": "test NLL", "ece": "ECE", "ood_auroc": "AUROC, images from elsewhere",
     "accuracy_mode": "accuracy at one network (%)", "packed_bytes": "bytes, packed",
 }  # fmt: skip
-REFERENCE = "adam", "full-precision"
+REFERENCE = "adam", "adamw", "full-precision"
 
 
 def draw_methods(rows: Sequence[Row], metrics: Sequence[str]) -> Figure:

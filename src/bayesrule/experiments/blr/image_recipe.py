@@ -24,9 +24,11 @@ HOLDERS: dict[str, type[PosteriorOptimizer]] = {
     "ste": STE,
 }
 """Methods whose optimizer holds what the network predicts with."""
-ADAM = ("adam", "mc-dropout", "full-precision")
-"""Methods that are Adam (with decoupled weight decay) on a network."""
-METHODS = (*HOLDERS, *ADAM)
+ADAMW = ("adamw", "mc-dropout", "full-precision")
+"""Methods that are Adam with decoupled weight decay on a network."""
+METHODS = (*HOLDERS, "adam", *ADAMW)
+CAPTURED = ("ogn", "vogn", "ivon", "ktied-von")
+"""Methods whose draws and updates are recorded as CUDA graphs, where they run on a GPU."""
 DROPOUT, PRIOR_STD = "dropout", "prior_std"
 
 
@@ -73,10 +75,14 @@ class Recipe:
     def optimizer(self, net: nn.Module, n_data: int) -> torch.optim.Optimizer:
         """Made new, for a network."""
         options: dict[str, Any] = {name: value for name, value in self.options if name != DROPOUT}
-        if self.method in ADAM:
+        if self.method == "adam":
+            return torch.optim.Adam(net.parameters(), **options)
+        if self.method in ADAMW:
             return torch.optim.AdamW(net.parameters(), **{"weight_decay": 0.0, **options})
         if self.method not in HOLDERS:
             raise InvalidArgument("There is no such method here", got=self.method, remedy=f"Known: {METHODS}.")
         if PRIOR_STD in options:
             options["prior"] = Normal(options.pop(PRIOR_STD))
+        if self.method in CAPTURED:
+            options["capturable"] = all(parameter.is_cuda for parameter in net.parameters())
         return HOLDERS[self.method](net, n_data=n_data, likelihood=Categorical(), seed=self.seed, **options)

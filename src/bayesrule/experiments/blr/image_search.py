@@ -13,7 +13,7 @@ from bayesrule.experiments.context import Context
 
 Score = Callable[[Context, str, Recipe], float]
 """The validation NLL of a method whose network a recipe trains."""
-BASE = {"laplace": "adam", "ensemble": "adam"}
+BASE = {"laplace": "adamw", "ensemble": "adamw"}
 """Methods that are made of networks trained by another."""
 
 
