@@ -13,9 +13,11 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.nn import functional as F
 
-from bayesrule.experiments.mn.vae import VAE, Latent, latent, log_marginal
+from bayesrule.errors import InvalidArgument, ShapeMismatch
+from bayesrule.experiments.mn.vae import VAE, latent, log_marginal
 from bayesrule.experiments.mn.vae_images import image_rows
 from bayesrule.experiments.mn.vae_training import BestOfEach, VAERecipe, _train, elbo, images, log_likelihood
+from bayesrule.nn import Latent
 from bayesrule.posteriors import DiagonalCovariance, GaussianPosterior, MatrixNormalCovariance
 from bayesrule.priors import Normal
 from bayesrule.priors import kl_divergence as ours
@@ -211,3 +213,10 @@ def test_image_rows() -> None:
     posterior = models["mn"].encode(torch.ones(2, 10, 784))
     expected = torch.sigmoid(models["mn"].logits(posterior.mean)[0])
     torch.testing.assert_close(rows["MN: reconstructions"], expected)
+
+
+def test_wrong_codes_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="at least one row"):
+        Latent("mv", 3, 1)
+    with pytest.raises(ShapeMismatch, match=r"Give it 19: sum\(latent.sizes\)"):
+        Latent("mn", 3, 2).posterior(torch.zeros(4, 18))

@@ -4,6 +4,7 @@ from bayesrule.nn import annealing
 from bayesrule.nn.bayesian_module import BayesianModule, kl, mean_module, posteriors
 from bayesrule.nn.bayesianize import bayesianize
 from bayesrule.nn.conversion import Conversion, ConvertedParameter
+from bayesrule.nn.latent import Latent
 from bayesrule.nn.objective import Loss, NegativeELBO
 from bayesrule.nn.saving import ModelFolderError, load, save
 
@@ -11,6 +12,7 @@ __all__ = [
     "BayesianModule",
     "Conversion",
     "ConvertedParameter",
+    "Latent",
     "Loss",
     "ModelFolderError",
     "NegativeELBO",

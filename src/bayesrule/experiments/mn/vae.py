@@ -4,62 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bayesrule.linalg import log_diagonal_cholesky
-from bayesrule.posteriors import DiagonalCovariance, GaussianPosterior, MatrixNormalCovariance
+from bayesrule.nn import Latent
+from bayesrule.posteriors import GaussianPosterior
 from bayesrule.priors import Normal, kl_divergence
 from bayesrule.random import draw, keyed_generator
 
 HIDDEN = (300, 300, 300)
 PIXELS = 784
-
-
-@dataclass(frozen=True)
-class Latent:
-    """The law of a code ``z``, read as a rows × columns matrix, given the encoder's outputs.
-
-    A full covariance is the matrix normal of |z| × 1.
-
-    Attributes:
-        kind: ``"diag"`` for independent entries, ``"mn"`` for a matrix normal.
-        rows: Of the matrix.
-        columns: Of the matrix.
-    """
-
-    kind: Literal["diag", "mn"]
-    rows: int
-    columns: int
-
-    @property
-    def size(self) -> int:
-        """|z|."""
-        return self.rows * self.columns
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """How many of the encoder's outputs each tensor takes, the mean first."""
-        spread = (self.size,) if self.kind == "diag" else (self.rows**2, self.columns**2)
-        return (self.size, *spread)
-
-    def posterior(self, outputs: Float[Tensor, "*batch numbers"]) -> GaussianPosterior:
-        """``q(z | x)``; standard deviations and diagonals of Cholesky factors are given as logarithms."""
-        mean, *spread = outputs.split(self.sizes, dim=-1)
-        mean = mean.unflatten(-1, (self.rows, self.columns))
-        if self.kind == "diag":
-            return GaussianPosterior(mean, DiagonalCovariance(spread[0].exp().view_as(mean)))
-        factors = (
-            log_diagonal_cholesky(raw.unflatten(-1, (size, size)))
-            for raw, size in zip(spread, (self.rows, self.columns), strict=True)
-        )
-        return GaussianPosterior(mean, MatrixNormalCovariance(*factors))
 
 
 def latent(family: str, size: int) -> Latent:
