@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from bayesrule.data import LABELLED_SETS
 from bayesrule.experiments import EXPERIMENTS
 from bayesrule.experiments.rendering import markdown_result
+from bayesrule.experiments.tabular_data import UCI
 
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "docs" / "results.md"
@@ -24,18 +28,59 @@ TITLES = {
     "bench/cuda": "Speed and memory on a GPU, beside other libraries",
 }
 """Of results that are not experiments of the package."""
+PAPERS = {
+    "ktied": "The k-tied Normal",
+    "mn": "Matrix normal posteriors and sparse networks",
+    "nng": "Noisy natural gradient",
+    "blr": "The Bayesian learning rule",
+}
+"""By what their ids begin with."""
+BEYOND = "Beyond the papers"
+DATA_FILES = {*LABELLED_SETS, *UCI, "binarized-mnist"}
+ONLY_COUNTED = "ktied/table1"
+"""Named after data sets, of which it reads none."""
 HEAD = """# Results
 
 Every number the project has measured, made by `python docs/make_results.py` from the files `results/**/result.json`,
 which also hold the versions of all packages. A number after ± is the standard error over runs, for the scores of the
 k-tied paper [over test examples](ktied.md#what-the-numbers-are). "Published" is the number a result is compared with;
-claims are reported as they stand, held or not. [Experiments](experiments.md) says how to measure them again,
-[The k-tied paper](ktied.md#what-was-found) what its results mean."""
+claims are reported as they stand, held or not. Below each title is the command that measures it again, `DIR` being the
+folder with the [data files](data.md); [Experiments](experiments.md) says more, and [The k-tied
+paper](ktied.md#what-was-found) what its results mean."""
 
 
 def title(name: str) -> str:
-    """Of a result."""
-    return EXPERIMENTS[name].title if name in EXPERIMENTS else TITLES.get(name, name)
+    """Of a result, by its folder below ``results``, which for an experiment of the package is its id."""
+    if name in EXPERIMENTS:
+        return EXPERIMENTS[name].title
+    return TITLES.get(name) or TITLES.get(name.rpartition("/")[0], name)
+
+
+def paper(name: str) -> str:
+    """That a result belongs to."""
+    return PAPERS.get(name.partition("/")[0], BEYOND)
+
+
+def place(name: str) -> tuple[int, int, str]:
+    """Of a result on the page: papers one after the other, in each the order of the package's experiments."""
+    papers, known = [*PAPERS.values(), BEYOND], list(EXPERIMENTS)
+    return papers.index(paper(name)), known.index(name) if name in EXPERIMENTS else len(known), name
+
+
+def contents(names: Iterable[str]) -> str:
+    """Every result, by paper."""
+    lists = [
+        f"**{heading}**\n\n" + "\n".join(f"- [{name}](#{name}): {title(name)}" for name in group)
+        for heading, group in groupby(names, paper)
+    ]
+    return "\n\n".join(lists)
+
+
+def command(result: dict[str, Any]) -> str:
+    """That measures it again; where it reads files, with a folder of data."""
+    given = re.sub(r"--data \S+", "--data DIR", result["command"])
+    reads = any(row.get("dataset") in DATA_FILES for row in result["rows"]) and result["experiment"] != ONLY_COUNTED
+    return given if "--data " in given or not reads else given.replace(" --out ", " --data DIR --out ")
 
 
 def owner(figure: str, experiments: Iterable[str]) -> str | None:
@@ -64,22 +109,31 @@ def image(figure: str, experiment: str) -> str:
     return f"![{shown}]({(FIGURES / figure).relative_to(TARGET.parent).as_posix()})"
 
 
-def section(result: dict[str, Any], figures: Sequence[str]) -> str:
-    """One result, and below it its figures."""
-    experiment = result["experiment"]
-    table = markdown_result(result, title(experiment), level=2)
-    return "\n\n".join([table, *(image(figure, experiment) for figure in figures)])
+def section(name: str, result: dict[str, Any], figures: Sequence[str]) -> str:
+    """One result, and below it its figures; its name is an anchor."""
+    heading = name if title(name) == name else f"{name} — {title(name)}"
+    table = markdown_result({**result, "command": command(result)}, heading, level=3)
+    return "\n\n".join([f'<a id="{name}"></a>', table, *(image(figure, name) for figure in figures)])
+
+
+def measured(folder: Path) -> dict[str, dict[str, Any]]:
+    """The results by name, in their order on the page."""
+    files = {path.parent.relative_to(folder).as_posix(): path for path in folder.rglob("result.json")}
+    found = {name: json.loads(files[name].read_text(encoding="utf-8")) for name in sorted(files, key=place)}
+    for name, result in found.items():
+        if result.get("synthetic") or result.get("preset") == "smoke":
+            raise ValueError(f"{files[name]} was measured on synthetic data or is a trial: it is never published")
+    return found
 
 
 def page(folder: Path = ROOT / "results", pictures: Path = FIGURES) -> str:
     """The whole page."""
-    results = {path: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("result.json"))}
-    for path, result in results.items():
-        if result.get("synthetic"):
-            raise ValueError(f"{path} was measured on synthetic data, which is never published")
-    figures = drawn(pictures, [result["experiment"] for result in results.values()])
-    sections = [section(result, figures.get(result["experiment"], [])) for result in results.values()]
-    return "\n\n".join([HEAD, *sections]) + "\n"
+    results = measured(folder)
+    figures = drawn(pictures, results)
+    parts = [HEAD, contents(results)]
+    for heading, names in groupby(results, paper):
+        parts += [f"## {heading}", *(section(name, results[name], figures.get(name, [])) for name in names)]
+    return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":

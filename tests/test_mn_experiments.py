@@ -15,6 +15,7 @@ from bayesrule.experiments import EXPERIMENTS, Context, Preset, Request, Row, re
 from bayesrule.experiments.mn import comparison, section41
 from bayesrule.experiments.mn.claims import ahead, exactly, sparse, untrainable
 from bayesrule.experiments.mn.comparison import Task, candidates, chosen, over_seeds
+from bayesrule.experiments.mn.curves import draw_curves
 from bayesrule.experiments.mn.recipe import Recipe
 from bayesrule.experiments.mn.table3 import TABLE3
 from bayesrule.experiments.mn.training import Flipped, accuracy, examples
@@ -208,3 +209,20 @@ def test_published_counts_add_up() -> None:
         layers = sum(values[f"conv{number:02}_{metric}"] for number in range(1, 13))
         dense = values[metric] - layers
         assert -6 * unit <= dense <= 1600 + 6 * unit if metric == "weights_left" else abs(dense) <= 6 * unit
+
+
+@pytest.mark.parametrize(("points", "marker"), [(1, "o"), (25, "")])
+def test_a_curve_of_one_epoch_can_be_seen(points: int, marker: str) -> None:
+    pytest.importorskip("matplotlib")
+    curve = [
+        {"epoch": epoch, "accuracy": 90.0, "weights_left": 5.0, "negative_elbo": 1.0} for epoch in range(1, points + 1)
+    ]
+    for axis in draw_curves({"mn": [curve]}).axes:
+        thin, mean = axis.lines
+        assert mean.get_marker() == marker
+        assert list(mean.get_xdata()) == list(thin.get_xdata()) == list(range(1, points + 1))
+
+
+def test_a_recipe_tells_one_epoch_from_several() -> None:
+    assert Recipe("fc", "mnist", "mn", "ard", 1).told() == "lr 0.001, linear annealing, 1 epoch"
+    assert Recipe("fc", "mnist", "mn", "ard", 2).told() == "lr 0.001, linear annealing, 2 epochs"

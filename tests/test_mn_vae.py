@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from bayesrule.errors import InvalidArgument, ShapeMismatch
 from bayesrule.experiments.mn.vae import VAE, latent, log_marginal
-from bayesrule.experiments.mn.vae_images import image_rows
+from bayesrule.experiments.mn.vae_images import GAP, image_rows, strip
 from bayesrule.experiments.mn.vae_training import BestOfEach, VAERecipe, _train, elbo, images, log_likelihood
 from bayesrule.nn import Latent
 from bayesrule.posteriors import DiagonalCovariance, GaussianPosterior, MatrixNormalCovariance
@@ -215,8 +215,18 @@ def test_image_rows() -> None:
     torch.testing.assert_close(rows["MN: reconstructions"], expected)
 
 
+def test_images_of_a_strip_stand_apart() -> None:
+    images = torch.rand(3, 784)
+    drawn = strip(images)
+    assert drawn.shape == (28, 3 * 28 + 2 * GAP)
+    for number, image in enumerate(images):
+        start = number * (28 + GAP)
+        assert torch.equal(drawn[:, start : start + 28], image.view(28, 28))
+        assert not drawn[:, start + 28 : start + 28 + GAP].any()
+
+
 def test_wrong_codes_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="at least one row"):
-        Latent("mv", 3, 1)
+        Latent("mn", 0, 1)
     with pytest.raises(ShapeMismatch, match=r"Give it 19: sum\(latent.sizes\)"):
         Latent("mn", 3, 2).posterior(torch.zeros(4, 18))

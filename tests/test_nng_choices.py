@@ -16,10 +16,10 @@ from bayesrule.experiments.nng.table1 import TABLE1
 
 
 def searched(
-    dataset: str, weight: float, density: float, error: float = 1.0, noise: Any = (6, 6)
+    dataset: str, weight: float, density: float, error: float = 1.0, noise: Any = (6, 6), stage: str = "valid"
 ) -> list[dict[str, Any]]:
     variant = choices.words({"kl_weight": weight, "lr": 0.01, "prior_std": 1.0, "beta": 0.001, "noise_prior": noise})
-    values = {"valid_log_likelihood": density, "valid_rmse": error}
+    values = {f"{stage}_log_likelihood": density, f"{stage}_rmse": error}
     return [{"dataset": dataset, "method": "noisy-kfac", "variant": variant, "metric": metric, "value": value}
             for metric, value in values.items()]  # fmt: skip
 
@@ -41,6 +41,14 @@ def test_equal_log_likelihoods_are_told_apart_by_errors_and_greatest_losses() ->
     rows = [*searched("a", 0.1, -1.0), *searched("a", 0.5, -1.06), *searched("b", 0.1, -1.1),
             *searched("b", 0.5, -1.05), *searched("b", 1.0, -1.0)]  # fmt: skip
     assert choices.with_choices(rows)["chosen"]["*"]["noisy-kfac"]["kl_weight"] == 0.5
+
+
+def test_a_sets_choice_is_among_its_finalists_by_their_second_scores() -> None:
+    rows = [*searched("a", 0.1, -1.0), *searched("a", 0.5, -1.1), *searched("a", 1.0, -1.2),
+            *searched("a", 0.1, -1.5, stage="final"), *searched("a", 0.5, -1.3, stage="final")]  # fmt: skip
+    found = choices.with_choices(rows)["chosen"]
+    assert found["a"]["noisy-kfac"]["kl_weight"] == 0.5
+    assert found["*"]["noisy-kfac"]["kl_weight"] == 0.1
 
 
 def test_every_noise_prior_has_its_choice() -> None:

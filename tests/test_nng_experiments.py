@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,8 @@ import pytest
 import torch
 from torch import distributions
 
-from bayesrule.errors import InvalidArgument
-from bayesrule.experiments import EXPERIMENTS, Context, Request, Row, reproduce
-from bayesrule.experiments.nng import claims, figure1, regression, search, table3
+from bayesrule.experiments import EXPERIMENTS, Context, Row
+from bayesrule.experiments.nng import claims, figure1, regression, table2, table3
 from bayesrule.experiments.nng.active import Trial, rounds
 from bayesrule.experiments.nng.data import ABSENT, tables
 from bayesrule.experiments.nng.protocol import (
@@ -26,7 +26,6 @@ from bayesrule.experiments.nng.protocol import (
     train,
     validation_split,
 )
-from bayesrule.experiments.nng.search import SEARCH
 from bayesrule.experiments.nng.table1 import TABLE1
 from bayesrule.experiments.tabular_data import Table, synthetic_table
 from bayesrule.train.active_learning import active_learning
@@ -124,19 +123,6 @@ def test_year_says_that_it_is_absent(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert asked.skipped == [f"bbb on year: {ABSENT}", f"noisy-kfac on year: {ABSENT}"]
 
 
-def test_a_step_size_that_diverges_loses(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    def measured(settings: list[Setting], *rest: Any) -> dict[str, list[float]]:
-        if any(setting.lr > 0.1 for setting in settings):
-            raise InvalidArgument("Replicas diverged")
-        return {"rmse": [setting.lr for setting in settings], "log_likelihood": [-1.0] * len(settings)}
-
-    monkeypatch.setattr(search, "scores", measured)
-    data = Stacked.of([table.split(0)]).repeated(3)
-    settings = [Setting("noisy-kfac", lr=lr) for lr in (0.01, 1.0, 0.02)]
-    found = search._attempted(settings, data, "yacht", [0, 0, 0], torch.device("cpu"))
-    assert found == {"rmse": [0.01, math.inf, 0.02], "log_likelihood": [-1.0, -math.inf, -1.0]}
-
-
 def test_settings_that_share_no_program_are_run_apart(table: Table) -> None:
     """In any order, each as it is alone."""
     data = Stacked.of([table.split(0)], torch.float64).repeated(3)
@@ -146,15 +132,6 @@ def test_settings_that_share_no_program_are_run_apart(table: Table) -> None:
     for number, setting in enumerate(settings):
         alone = scores([setting], data.taken([0]), "yacht", [4])
         assert together["rmse"][number] == pytest.approx(alone["rmse"][0], rel=1e-9)
-
-
-def test_the_search_marks_the_best_point(tmp_path: Path) -> None:
-    result = reproduce(SEARCH, Request("smoke", tmp_path, methods=("bbb",)))
-    values = {(row["variant"], row["metric"]): row["value"] for row in result["rows"]}
-    points = {variant for variant, _ in values}
-    assert len(points) == 2
-    best = max(points, key=lambda point: values[point, "valid_log_likelihood"])
-    assert {point: values[point, "chosen"] for point in points} == {point: float(point == best) for point in points}
 
 
 def test_the_elbo_is_that_of_dense_normals(table: Table) -> None:
@@ -206,6 +183,27 @@ def test_active_learning_adds_the_most_uncertain(table: Table) -> None:
     }
     assert found["random"]["rmse_start"] == found["variance"]["rmse_start"]
     assert found["random"]["rmse"] != found["variance"]["rmse"]
+
+
+def test_hmc_has_a_number_of_trials_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a cell, and one that was kept is not run again; its rows of data are those of the others' same trial."""
+    started: list[int] = []
+
+    def trial(asked: Context, table: Table, how: str, number: int) -> dict[str, float]:
+        started.append(number)
+        return {"rmse": float(number), "rmse_start": 2.0 * number}
+
+    monkeypatch.setattr(table2, "_hmc_trial", trial)
+    monkeypatch.setattr(table2.importlib.util, "find_spec", lambda name: object())
+    smoke = table2.TABLE2.presets["smoke"]
+    preset = replace(smoke, settings={**smoke.settings, "hmc_trials": 3})
+    for _ in range(2):
+        found = table2.run(context(preset, tmp_path, ("yacht",), ("hmc-active", "noisy-kfac-random")))
+    assert started == [0, 1, 2]
+    counted = {(row.method, row.metric): (row.value, row.n) for row in found if row.method == "hmc-active"}
+    assert counted == {("hmc-active", "rmse"): (1.0, 3), ("hmc-active", "rmse_start"): (2.0, 3)}
+    assert {row.n for row in found if row.method == "noisy-kfac-random"} == {2}
+    assert table2.TABLE2.presets["paper"].settings["hmc_trials"] == 5
 
 
 def rows_of(values: dict[tuple[str, str, str, str], float], n: int = 20) -> list[Row]:

@@ -58,7 +58,7 @@ def check(
     net = network(3, 4, 2)
     x, y = regression()
     start = matrices(net)
-    optimizer = make(kind, net, likelihood=None, n_data=N, lr=LR, max_kl=None, warm_up=False, **options)
+    optimizer = make(kind, net, likelihood=None, n_data=N, lr=LR, warm_up=False, **{"max_kl": None, **options})
     noises = []
     for _ in range(STEPS):
         recorded = Recorded(scale=scale)
@@ -150,10 +150,12 @@ def test_noisy_full() -> None:
     check(NoisyFull, oracle, beta=BETA)
 
 
-def test_noisy_ekfac() -> None:
+@pytest.mark.parametrize("max_kl", [None, 1e9])
+def test_noisy_ekfac(max_kl: float | None) -> None:
     """K-FAC's eigenvectors, found anew at steps 1, 2 and 4; squares along them are averaged, and moved with them.
 
-    At the mean: the signs of eigenvectors are free, and a draw depends on them.
+    With a guard, here one that is never met, steps are damped as K-FAC's. At the mean: the signs of eigenvectors are
+    free, and a draw depends on them.
     """
 
     def oracle(mu: list[np.ndarray], noises: list[list[np.ndarray]]) -> list[np.ndarray]:
@@ -177,7 +179,9 @@ def test_noisy_ekfac() -> None:
                     spectra[i] = np.outer(va.clip(0), vs.clip(0)) if k == 1 else moved
                     bases[i] = left, right = new_left, new_right
                 gradient = seen.weight_gradients[i] + GAMMA * mu[i]
-                mu[i] = mu[i] - LR * left @ ((left.T @ gradient @ right) / (spectra[i] + GAMMA)) @ right.T
+                across = np.add.outer(spectra[i].mean(1), spectra[i].mean(0)) / np.sqrt(spectra[i].mean())
+                damped = spectra[i] + GAMMA + (0 if max_kl is None else np.sqrt(GAMMA) * across)
+                mu[i] = mu[i] - LR * left @ ((left.T @ gradient @ right) / damped) @ right.T
         return mu
 
-    check(NoisyEKFAC, oracle, scale=0.0, beta=BETA, T_inv=8)
+    check(NoisyEKFAC, oracle, scale=0.0, beta=BETA, T_inv=8, max_kl=max_kl)

@@ -60,7 +60,7 @@ def test_every_figure_is_on_the_page_once() -> None:
 def test_a_figure_stands_in_the_section_of_its_experiment(script: ModuleType, tmp_path: Path) -> None:
     results = result_files(tmp_path, "a/figure6", "a/figure6-snr", "b/one")
     drawn = pictures(tmp_path, "a/figure6-snr-x.png", "a/figure6-curves.png", "b/one.png")
-    sections = script.page(results, drawn).split("\n## ")[1:]
+    sections = script.page(results, drawn).split("\n### ")[1:]
     assert {section.splitlines()[0]: IMAGE.findall(section) for section in sections} == {
         "a/figure6": [("a/figure6 (curves)", "assets/results/a/figure6-curves.png")],
         "a/figure6-snr": [("a/figure6-snr (x)", "assets/results/a/figure6-snr-x.png")],
@@ -71,6 +71,40 @@ def test_a_figure_stands_in_the_section_of_its_experiment(script: ModuleType, tm
 def test_a_figure_of_no_result_is_noticed(script: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"a/figure61\.png belongs to no result"):
         script.page(result_files(tmp_path, "a/figure6"), pictures(tmp_path, "a/figure61.png"))
+
+
+def test_the_results_of_a_paper_stand_together_in_its_order(script: ModuleType, tmp_path: Path) -> None:
+    measured = ("elbo-audit", "blr/table1", "mn/table2", "mn/figure1", "mn/section4.1", "ktied/table1")
+    page = script.page(result_files(tmp_path, *measured), pictures(tmp_path, "mn/table2.png"))
+    in_order = ["ktied/table1", "mn/section4.1", "mn/figure1", "mn/table2", "blr/table1", "elbo-audit"]
+    assert re.findall(r'^<a id="(.*)"></a>\n\n### \1 — .', page, re.M) == in_order
+    assert re.findall(r"^- \[(.*)\]\(#\1\): .", page, re.M) == in_order
+    headings = [*list(script.PAPERS.values())[:2], script.PAPERS["blr"], script.BEYOND]
+    assert re.findall(r"^## (.*)$", page, re.M) == re.findall(r"^\*\*(.*)\*\*$", page, re.M) == headings
+
+
+def test_results_lie_in_the_folder_of_their_experiment(script: ModuleType) -> None:
+    for name, result in script.measured(ROOT / "results").items():
+        assert name == result["experiment"] or name.startswith(f"{result['experiment']}/")
+
+
+@pytest.mark.parametrize(
+    ("asked", "dataset", "shown"),
+    [
+        ("reproduce x --out o --datasets yacht", "yacht", "reproduce x --data DIR --out o --datasets yacht"),
+        ("example.py --data ../here --seed 0", "mnist", "example.py --data DIR --seed 0"),
+        ("reproduce x --out o", "drawn", "reproduce x --out o"),
+    ],
+)
+def test_commands_name_a_folder_where_files_are_read(script: ModuleType, asked: str, dataset: str, shown: str) -> None:
+    assert script.command({"experiment": "x", "command": asked, "rows": [{"dataset": dataset}]}) == shown
+
+
+def test_a_trial_is_never_published(script: ModuleType, tmp_path: Path) -> None:
+    path = result_files(tmp_path, "mn/section4.1") / "mn/section4.1/result.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "preset": "smoke", "synthetic": False}))
+    with pytest.raises(ValueError, match="never published"):
+        script.page(tmp_path / "results", pictures(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["table1", "figure6-predictive"])

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import bayesrule as br
-from bayesrule.experiments.trained import RECORD, WEIGHTS, Trained, trained
+from bayesrule.experiments import Context, Preset
+from bayesrule.experiments.trained import RECORD, SECONDS, WEIGHTS, Trained, trained
 
 CPU = torch.device("cpu")
 
@@ -38,8 +39,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def ask(calls: list[int], configuration: dict[str, Any]) -> Trained:
-    return trained(configuration, build, training(calls), CPU)
+def context(told: list[str] | None = None) -> Context:
+    progress = (lambda line: None) if told is None else told.append
+    return Context(Preset((), ()), (), (), None, Path(), CPU, 0, progress=progress)
+
+
+def ask(calls: list[int], configuration: dict[str, Any], known: Context | None = None) -> Trained:
+    return trained(configuration, build, training(calls), known or context(), "a model")
 
 
 def test_a_second_request_takes_the_first_ones_model() -> None:
@@ -49,7 +55,20 @@ def test_a_second_request_takes_the_first_ones_model() -> None:
     assert second.bnn is not first.bnn
     assert all(torch.equal(a, b) for a, b in zip(first.bnn.parameters(), second.bnn.parameters(), strict=True))
     assert all(bool((parameter == 1.5).all()) for parameter in second.bnn.parameters())
-    assert first.record == second.record == {"configuration": {"lr": 0.1}, "curve": [1.0, 0.5]}
+    assert first.record == second.record
+    assert first.record.pop(SECONDS) > 0
+    assert first.record == {"configuration": {"lr": 0.1}, "curve": [1.0, 0.5]}
+
+
+def test_a_run_tells_of_a_model_once_and_counts_its_training_once() -> None:
+    calls: list[int] = []
+    for expected in (["a model"], ["a model; kept from before"]):
+        told: list[str] = []
+        known = context(told)
+        first, second = ask(calls, {"lr": 0.1}, known), ask(calls, {"lr": 0.1}, known)
+        assert told == expected
+        assert list(known.effort.seconds.values()) == [first.record[SECONDS]] == [second.record[SECONDS]]
+    assert calls == [1]
 
 
 def test_another_configuration_trains_anew() -> None:
@@ -97,7 +116,7 @@ def _slow(bnn: br.nn.BayesianModule, log: Path) -> dict[str, Any]:
 
 
 def _ask_elsewhere(log: Path) -> None:
-    trained({"lr": 0.1}, build, lambda bnn: _slow(bnn, log), CPU)
+    trained({"lr": 0.1}, build, lambda bnn: _slow(bnn, log), context(), "a model")
 
 
 def test_two_who_ask_at_once_train_once(tmp_path: Path) -> None:

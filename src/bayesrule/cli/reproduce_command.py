@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    experiment: Annotated[str | None, typer.Argument(metavar="ID", help="Which experiment; see --list.")] = None,
-    listed: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
+    experiment: Annotated[
+        str | None, typer.Argument(metavar="ID", help="Which experiment, or with --list a group.")
+    ] = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="List the experiments, or those of a group: mn --list.")
+    ] = False,
     preset: Annotated[str, typer.Option(help="smoke (synthetic data, a minute), quick (ten) or paper.")] = "quick",
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder with data files.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="By default bayesrule-ID-PRESET.")] = None,
@@ -35,7 +39,7 @@ def reproduce(
     with faults_reported(debug):
         console = Console(quiet=quiet, highlight=False, soft_wrap=True)
         if listed:
-            list_experiments(console)
+            list_experiments(console, experiment)
         else:
             reproduce_experiment(
                 console, experiment, preset, data=data, out=out, datasets=datasets, methods=methods, device=device,
@@ -43,12 +47,12 @@ def reproduce(
             )  # fmt: skip
 
 
-def list_experiments(console: Console) -> None:
-    """Ids and titles."""
-    from bayesrule.experiments import EXPERIMENTS
+def list_experiments(console: Console, group: str | None = None) -> None:
+    """Ids and titles, of all or of a group such as ``mn``."""
+    from bayesrule.experiments import EXPERIMENTS, beginning, experiment
 
-    table = aligned(("id", "title"), *((known.id, known.title) for known in EXPERIMENTS.values()))
-    console.print(table, markup=False)
+    ids = EXPERIMENTS if group is None else beginning(group) or [experiment(group).id]
+    console.print(aligned(("id", "title"), *((name, EXPERIMENTS[name].title) for name in ids)), markup=False)
 
 
 def reproduce_experiment(

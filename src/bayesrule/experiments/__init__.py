@@ -31,13 +31,21 @@ EXPERIMENTS: dict[str, Experiment] = {
 """All of them, by id; a new one is one file and one line here."""
 
 
+def beginning(name: str) -> list[str]:
+    """The ids of a group: ``mn`` and ``mn/`` stand for all that begin with ``mn/``."""
+    return [known for known in EXPERIMENTS if known.startswith(f"{name.rstrip('/')}/")]
+
+
 def experiment(name: str) -> Experiment:
     """One of them by its id."""
-    if name not in EXPERIMENTS:
-        raise InvalidArgument(
-            f"There is no experiment {name!r}", remedy=f"{nearest(name, EXPERIMENTS)}Known: {', '.join(EXPERIMENTS)}."
-        )
-    return EXPERIMENTS[name]
+    if name in EXPERIMENTS:
+        return EXPERIMENTS[name]
+    if group := beginning(name):
+        raise InvalidArgument(f"{name!r} is not one experiment", remedy=f"Name one of them: {', '.join(group)}.")
+    known = beginning(name.partition("/")[0]) or EXPERIMENTS
+    raise InvalidArgument(
+        f"There is no experiment {name!r}", remedy=f"{nearest(name, EXPERIMENTS)}Known: {', '.join(known)}."
+    )
 
 
 __all__ = [
@@ -51,6 +59,7 @@ __all__ = [
     "Request",
     "Row",
     "Verdict",
+    "beginning",
     "experiment",
     "reproduce",
 ]

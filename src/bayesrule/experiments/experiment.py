@@ -76,6 +76,8 @@ class Experiment:
         devices: Kinds of device it can use, the preferred one first.
         packages: Distributions whose versions belong to the result, if installed.
         figures: Draws figures from the run, by name; each becomes a PNG file beside the result.
+        drawn: Whether its data are drawn from a known model by design: also those of the smoke preset are then the real
+            thing, and claims are judged by them.
     """
 
     id: str
@@ -90,6 +92,7 @@ class Experiment:
     devices: tuple[str, ...] = ("cpu",)
     packages: tuple[str, ...] = ()
     figures: Callable[[Context, Sequence[Row]], Mapping[str, Figure]] | None = None
+    drawn: bool = False
 
     def select(
         self, preset: PresetName, data: Path | None, datasets: Sequence[str] | None, methods: Sequence[str] | None

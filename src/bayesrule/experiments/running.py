@@ -74,6 +74,8 @@ def reproduce(
     )  # fmt: skip
     started = time.perf_counter()
     rows = with_published(experiment.run(context), experiment.published)
+    elapsed = time.perf_counter() - started
+    synthetic = preset.synthetic and not experiment.drawn
     result = {
         "experiment": experiment.id,
         "preset": request.preset,
@@ -82,11 +84,12 @@ def reproduce(
         "versions": versions(experiment.packages),
         "seed": request.seed,
         "device": _device_name(device),
-        "wall_seconds": round(time.perf_counter() - started + context.seconds_before, 1),
+        "wall_seconds": round(elapsed + context.seconds_before, 1),
         "rows": [_plain(row) for row in rows],
-        "synthetic": preset.synthetic,
+        "compute_seconds": round(sum(context.effort.seconds.values()) or elapsed, 1),
+        "synthetic": synthetic,
         "skipped": context.skipped,
-        "claims": [_judged(claim, rows, preset.synthetic) for claim in experiment.claims],
+        "claims": [_judged(claim, rows, synthetic) for claim in experiment.claims],
     }
     _write(request.out, result, experiment.title)
     if experiment.figures is not None:

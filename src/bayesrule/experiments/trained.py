@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import inspect
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,12 +19,13 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from bayesrule.data.files import cache_folder
+from bayesrule.experiments.context import Context
 from bayesrule.experiments.provenance import source_digest
 from bayesrule.nn.model_folder import write_atomically
 
 Record = dict[str, Any]
 Model = TypeVar("Model", bound=nn.Module)
-WEIGHTS, RECORD = "model.safetensors", "record.json"
+WEIGHTS, RECORD, SECONDS = "model.safetensors", "record.json", "compute_seconds"
 APART = ("cli", "report", "experiments")
 """Packages whose source a training does not depend on, but for the file that trains."""
 
@@ -40,7 +42,8 @@ def trained(
     configuration: Mapping[str, Any],
     build: Callable[[], Model],
     train: Callable[[Model], Record],
-    device: torch.device,
+    context: Context,
+    told: str,
 ) -> Trained[Model]:
     """The model of a configuration: taken from the user's cache, or trained and kept there.
 
@@ -50,17 +53,28 @@ def trained(
         configuration: Everything the model depends on, as plain data.
         build: Makes the untrained model.
         train: Trains it in place and returns what to record.
-        device: Where it is trained; the model comes back there.
+        context: Of the run, on whose device it is trained; the model comes back there.
+        told: What is trained, for the run's progress.
     """
+    device, started = context.device, time.perf_counter()
     folder = cache_folder() / "trained" / _digest(configuration, train, device)
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / "lock"):
         bnn = build().to(device)
         record = _taken(folder, bnn, device)
         if record is None:
-            _keep(folder, bnn, {"configuration": dict(configuration), **train(bnn)})
+            context.progress(told)
+            _keep(folder, bnn, {"configuration": dict(configuration), **_timed(train, bnn)})
             record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-        return Trained(bnn, record)
+        elif folder.name not in context.effort.seconds:
+            context.progress(f"{told}; kept from before")
+    context.effort.model(folder.name, record[SECONDS], time.perf_counter() - started)
+    return Trained(bnn, record)
+
+
+def _timed(train: Callable[[Model], Record], bnn: Model) -> Record:
+    started = time.perf_counter()
+    return {**train(bnn), SECONDS: time.perf_counter() - started}
 
 
 def _taken(folder: Path, bnn: nn.Module, device: torch.device) -> Record | None:

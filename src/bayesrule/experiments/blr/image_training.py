@@ -21,6 +21,7 @@ from bayesrule.experiments.context import Context
 from bayesrule.experiments.trained import Trained, trained
 from bayesrule.optim import PosteriorOptimizer
 from bayesrule.optim.packing import pack, unpack
+from bayesrule.report.numbers import plural
 from bayesrule.train import TensorBatches
 
 NESTED = "/"
@@ -93,8 +94,8 @@ def train_recipe(context: Context, recipe: Recipe) -> Trained[Held]:
     def train(held: Held) -> dict[str, Any]:
         return _train(held, recipe, data)
 
-    context.progress(f"{recipe.dataset} {recipe.method} seed {recipe.seed}: {recipe.epochs} epochs, {recipe.told()}")
-    return trained(recipe.plain(), build, train, device)
+    told = f"{recipe.dataset} {recipe.method} seed {recipe.seed}: {plural(recipe.epochs, 'epoch')}, {recipe.told()}"
+    return trained(recipe.plain(), build, train, context, told)
 
 
 def _train(held: Held, recipe: Recipe, data: LabelledSet) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from bayesrule.experiments.labelled_data import ready_set
 from bayesrule.experiments.trained import Trained, trained
 from bayesrule.nn import BayesianModule, kl
 from bayesrule.predict import predict
+from bayesrule.report.numbers import plural
 from bayesrule.train import Epoch, Loop, TensorBatches, fit
 from bayesrule.train.fit import Fitted
 from bayesrule.train.gradient_snr import GradientSNR
@@ -40,13 +41,13 @@ def targets(recipe: Recipe, y: Tensor) -> Tensor:
 
 def train_recipe(context: Context, recipe: Recipe) -> Trained[BayesianModule]:
     """The trained model of a recipe, and its record: curves, probes, signal-to-noise ratios."""
-    device = context.device
 
     def train(bnn: BayesianModule) -> dict[str, Any]:
-        return _train(bnn, recipe, examples(recipe, context.data, device))
+        return _train(bnn, recipe, examples(recipe, context.data, context.device))
 
-    context.progress(f"{recipe.model} {recipe.posterior} seed {recipe.seed}: {recipe.epochs} epochs, lr {recipe.lr:g}")
-    return trained(recipe.plain(), recipe.build, train, device)
+    epochs = plural(recipe.epochs, "epoch")
+    told = f"{recipe.model} {recipe.posterior} seed {recipe.seed}: {epochs}, lr {recipe.lr:g}"
+    return trained(recipe.plain(), recipe.build, train, context, told)
 
 
 def _train(bnn: BayesianModule, recipe: Recipe, data: LabelledSet) -> dict[str, Any]:

@@ -101,11 +101,8 @@ def run(task: Task, context: Context) -> list[Row]:
 def _rows(context: Context, task: Task, method: str) -> list[Row]:
     recipes = over_seeds(context, task, method)
     cells = [_measured(context, recipe) for recipe in recipes]
-    variant = f"lr {recipes[0].lr:g}, {recipes[0].annealing} annealing, {recipes[0].epochs} epochs"
-    return [
-        Row.over([cell[metric] for cell in cells], dataset=task.dataset, method=method, variant=variant, metric=metric)
-        for metric in task.metrics
-    ]
+    place = {"dataset": task.dataset, "method": method, "variant": recipes[0].told()}
+    return [Row.over([cell[metric] for cell in cells], **place, metric=metric) for metric in task.metrics]
 
 
 def _measured(context: Context, recipe: Recipe) -> dict[str, float]:

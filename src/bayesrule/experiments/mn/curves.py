@@ -17,6 +17,8 @@ PANELS = {
 }
 LABELS = {"diag": "DIAG", "mn": "MN", "mn-free": "MN + diagonal (bound)", "mn-kronecker": "MN + diagonal (exact)"}
 COLOURS = {"diag": "#0072B2", "mn": "#D55E00", "mn-free": "#009E73", "mn-kronecker": "#CC79A7"}
+MARKED = 5
+"""Curves with at most so many points show them: of a single one there is no line to see."""
 
 
 def draw_curves(curves: Mapping[str, Sequence[Curve]]) -> Figure:
@@ -31,8 +33,10 @@ def draw_curves(curves: Mapping[str, Sequence[Curve]]) -> Figure:
             for run in runs:
                 axis.plot(epochs, [point[quantity] for point in run], color=COLOURS[method], alpha=0.3, linewidth=0.8)
             mean = [fmean(values) for values in zip(*([point[quantity] for point in run] for run in runs), strict=True)]
-            axis.plot(epochs, mean, color=COLOURS[method], label=LABELS[method])
+            marker = "o" if len(epochs) <= MARKED else ""
+            axis.plot(epochs, mean, color=COLOURS[method], label=LABELS[method], marker=marker)
         axis.set_xlabel("epoch")
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set_title(label)
         axis.grid(alpha=0.3)
     axes[0].legend()

@@ -49,7 +49,7 @@ def run(context: Context) -> list[Row]:
     for method in context.methods:
         recipes = over_seeds(context, TASK, method)
         cells = [_measured(context, recipe) for recipe in recipes]
-        variant = f"lr {recipes[0].lr:g}, {recipes[0].annealing} annealing, {recipes[0].epochs} epochs"
+        variant = recipes[0].told()
         rows += [
             Row.over([cell[name] for cell in cells], dataset=TASK.dataset, method=method, variant=variant, metric=name)
             for name in METRICS

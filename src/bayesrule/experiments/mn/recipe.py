@@ -17,6 +17,7 @@ from bayesrule.nn import BayesianModule, bayesianize
 from bayesrule.nn.annealing import Annealing, Exponential, LinearOverEpochs
 from bayesrule.posteriors import Diagonal, Family, MatrixNormal, MatrixNormalDiagonal
 from bayesrule.priors import ARD, GroupARD, LearnedNormal, Prior
+from bayesrule.report.numbers import plural
 
 GROUP_ITERATIONS = 5
 """Alternations of τ and γ in a step: any number gives a valid bound, five the optimum to about one part in 10⁵."""
@@ -89,6 +90,10 @@ class Recipe:
     def plain(self) -> Mapping[str, Any]:
         """What the trained model is recognised by."""
         return asdict(self)
+
+    def told(self) -> str:
+        """How it is trained, in words."""
+        return f"lr {self.lr:g}, {self.annealing} annealing, {plural(self.epochs, 'epoch')}"
 
     def kl_weight(self, batches_per_epoch: int) -> Annealing:
         """The KL's weight by step."""

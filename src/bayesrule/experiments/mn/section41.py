@@ -183,4 +183,5 @@ SECTION41 = Experiment(
         Claim("mean-field recovers the mean, but not the covariance", _only_mean),
     ),
     published=Path(__file__).with_name("section41.json"),
+    drawn=True,
 )

@@ -13,6 +13,7 @@ from bayesrule.experiments.mn.settings import AUTO_ENCODER, QUICK_AUTO_ENCODER, 
 from bayesrule.experiments.mn.vae_images import draw_images
 from bayesrule.experiments.mn.vae_training import VAERecipe, elbo, images, log_likelihood, train_vae
 from bayesrule.experiments.rows import Row
+from bayesrule.report.numbers import plural
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,7 +38,7 @@ def recipe(context: Context, method: str, size: int) -> VAERecipe:
 
 def run(context: Context) -> list[Row]:
     """Every family and both sizes of the code; each of these is a cell, with all its seeds."""
-    variant = f"at most {context.preset.settings['epochs']} epochs"
+    variant = f"at most {plural(context.preset.settings['epochs'], 'epoch')}"
     return [
         Row.over(values, dataset=DATASET, method=method, variant=variant, metric=f"{metric}_z{size}")
         for method in context.methods

@@ -38,16 +38,12 @@ def _scaled(name: str, folder: Path | None, device: torch.device, validation: in
 
 def train_recipe(context: Context, recipe: Recipe) -> Trained[BayesianModule]:
     """The trained model of a recipe, and its record: the loop's history, and curves of what the figures show."""
-    device = context.device
 
     def train(bnn: BayesianModule) -> dict[str, Any]:
-        return _train(bnn, recipe, examples(recipe, context.data, device))
+        return _train(bnn, recipe, examples(recipe, context.data, context.device))
 
-    context.progress(
-        f"{recipe.network} {recipe.dataset} {recipe.method} {recipe.prior} seed {recipe.seed}: "
-        f"{recipe.epochs} epochs, lr {recipe.lr:g}, {recipe.annealing}"
-    )
-    return trained(recipe.plain(), recipe.build, train, device)
+    told = f"{recipe.network} {recipe.dataset} {recipe.method} {recipe.prior} seed {recipe.seed}: {recipe.told()}"
+    return trained(recipe.plain(), recipe.build, train, context, told)
 
 
 def _train(bnn: BayesianModule, recipe: Recipe, data: LabelledSet) -> dict[str, Any]:

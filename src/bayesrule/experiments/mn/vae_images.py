@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from bayesrule.experiments.mn.vae import VAE
 from bayesrule.random import draw, keyed_generator
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 COUNT = 10
 SIDE = 28
+GAP = 4
+"""White columns between two images."""
 
 
 @torch.no_grad()
@@ -31,15 +34,20 @@ def image_rows(models: Mapping[str, VAE], x: Tensor, seed: int) -> dict[str, Ten
     return rows
 
 
+def strip(pixels: Tensor) -> Tensor:
+    """Images side by side, with gaps between them."""
+    apart = F.pad(pixels.view(-1, SIDE, SIDE), (0, GAP))
+    return apart.transpose(0, 1).flatten(1)[:, :-GAP]
+
+
 def draw_images(models: Mapping[str, VAE], x: Tensor, seed: int) -> Figure:
     """A row of images for each of `image_rows`, pixel probabilities as grey."""
     from matplotlib.figure import Figure
 
     rows = image_rows(models, x, seed)
-    figure = Figure(figsize=(COUNT * 0.8, len(rows) * 1.05))
+    figure = Figure(figsize=(COUNT * 0.9, len(rows) * 1.05))
     for axis, (label, pixels) in zip(figure.subplots(len(rows), 1), rows.items(), strict=True):
-        strip = torch.cat([image.view(SIDE, SIDE) for image in pixels.cpu()], dim=1)
-        axis.imshow(strip.numpy(), cmap="gray_r", vmin=0, vmax=1)
+        axis.imshow(strip(pixels).cpu().numpy(), cmap="gray_r", vmin=0, vmax=1)
         axis.set_title(label, fontsize=8, loc="left")
         axis.set_axis_off()
     figure.tight_layout()

@@ -20,6 +20,7 @@ from bayesrule.experiments.mn.vae import VAE, latent, log_marginal
 from bayesrule.experiments.trained import Trained, trained
 from bayesrule.nn.annealing import Exponential
 from bayesrule.random import keyed_generator
+from bayesrule.report.numbers import plural
 from bayesrule.train import Captured, TrainingDiverged
 
 LR = 5e-4
@@ -71,15 +72,15 @@ def images(folder: Path | None, device: torch.device, synthetic: int) -> Unlabel
 
 def train_vae(context: Context, recipe: VAERecipe) -> Trained[VAE]:
     """The trained models of a recipe; the record has their validation bounds of every epoch."""
-    device = context.device
 
     def train(vae: VAE) -> dict[str, Any]:
         with torch.random.fork_rng():
             torch.manual_seed(recipe.seeds[0])
-            return _train(vae, recipe, images(context.data, device, recipe.synthetic))
+            return _train(vae, recipe, images(context.data, context.device, recipe.synthetic))
 
-    context.progress(f"vae {recipe.family} |z| = {recipe.size} seeds {recipe.seeds}: at most {recipe.epochs} epochs")
-    return trained(recipe.plain(), recipe.build, train, device)
+    seeds = ", ".join(map(str, recipe.seeds))
+    told = f"vae {recipe.family} |z| = {recipe.size}, seeds {seeds}: at most {plural(recipe.epochs, 'epoch')}"
+    return trained(recipe.plain(), recipe.build, train, context, told)
 
 
 def _train(vae: VAE, recipe: VAERecipe, found: UnlabelledSet) -> dict[str, Any]:

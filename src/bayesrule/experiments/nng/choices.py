@@ -87,25 +87,37 @@ def best_for_all(found: Scores) -> str:
 
 
 def with_choices(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The contents of `settings.json`, given the rows of the search's result."""
+    """The contents of `settings.json`, given the rows of the search's result.
+
+    A set's choice is among its finalists where there were any; that for every set is among all points.
+    """
     values = {
         (row["method"], row["dataset"], row["variant"], row["metric"]): row["value"]
         for row in rows
         if row["value"] is not None
     }
     result: dict[str, Any] = {"source": SEARCHED, **{key: {EVERY: {}} for key in KEYS.values()}}
-    found: dict[tuple[str, tuple[float, float]], Scores] = {}
-    for (method, dataset, variant, metric), value in values.items():
-        error = values.get((method, dataset, variant, "valid_rmse"))
-        if metric == "valid_log_likelihood" and error is not None:
-            _, noise = point_of(variant)
-            found.setdefault((method, noise), {}).setdefault(dataset, {})[variant] = value, error
-    for (method, noise), by_set in found.items():
+    finals = _scored(values, "final")
+    for (method, noise), by_set in _scored(values, "valid").items():
         chosen_here = result[KEYS[noise]]
         for dataset, points in by_set.items():
-            chosen_here.setdefault(dataset, {})[method] = point_of(best(points))[0]
+            own = finals.get((method, noise), {}).get(dataset, points)
+            chosen_here.setdefault(dataset, {})[method] = point_of(best(own))[0]
         chosen_here[EVERY][method] = point_of(best_for_all(by_set))[0]
     return {key: value for key, value in result.items() if key == "source" or value[EVERY]}
+
+
+def _scored(
+    values: Mapping[tuple[str, str, str, str], float], stage: str
+) -> dict[tuple[str, tuple[float, float]], Scores]:
+    """By method and noise prior."""
+    found: dict[tuple[str, tuple[float, float]], Scores] = {}
+    for (method, dataset, variant, metric), value in values.items():
+        error = values.get((method, dataset, variant, f"{stage}_rmse"))
+        if metric == f"{stage}_log_likelihood" and error is not None:
+            _, noise = point_of(variant)
+            found.setdefault((method, noise), {}).setdefault(dataset, {})[variant] = value, error
+    return found
 
 
 def main(result: Path) -> None:

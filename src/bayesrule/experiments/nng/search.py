@@ -1,13 +1,17 @@
 """The search over λ, step size, prior scale and β by validation rows, the same grid for every method.
 
-All points of the grid and all splits of a data set are replicas of one program for each β. What it finds is written
-into `settings.json` by `choices`, and the tables use it from there; test rows are not looked at.
+All points of the grid and some splits of a data set are replicas of one program for each β. The best points, the
+finalists, are measured again on all splits, with several seeds and for as many epochs as in the tables: a few runs
+cannot tell the best from the lucky. What is found is written into `settings.json` by `choices`, and the tables use it
+from there; test rows are not looked at.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -21,7 +25,6 @@ from bayesrule.experiments.experiment import Experiment, Preset
 from bayesrule.experiments.nng.choices import (
     PLAIN_NOISE,
     SEARCHED_AS,
-    TIE,
     WEAK_NOISE,
     WITHOUT,
     Point,
@@ -37,10 +40,13 @@ from bayesrule.experiments.nng.regression import DEVIATIONS, METHODS, QUICK_SETS
 from bayesrule.experiments.rows import Row
 from bayesrule.experiments.tabular_data import Table
 
-METRICS = ("valid_log_likelihood", "valid_rmse", "chosen", "chosen_for_all")
+SCORES = ("log_likelihood", "rmse")
+STAGES = ("valid", "final")
+METRICS = (*(f"{stage}_{name}" for stage in STAGES for name in SCORES), "chosen", "chosen_for_all")
+"""``valid_``: of the search; ``final_``: of the finalists' second measurement, which a set's choice is made by."""
 NOISES = [list(PLAIN_NOISE), list(WEAK_NOISE)]
 GRID = {
-    "kl_weight": [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0], "lr": [0.003, 0.01, 0.03], "prior_std": [0.5, 1.0],
+    "kl_weight": [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0], "lr": [0.003, 0.01, 0.03], "prior_std": [0.5, 1.0, 2.0],
     "beta": [0.001, 0.01], "noise_prior": NOISES,
 }  # fmt: skip
 SEARCHED = tuple(method for method in METHODS if method not in SEARCHED_AS)
@@ -60,49 +66,93 @@ def grid(context: Context, method: str) -> list[Point]:
 
 
 def run(context: Context) -> list[Row]:
-    """Validation scores of the points that are close to the best of a set, and of the one that is chosen for all."""
+    """Validation scores of every set's finalists, and of the point that is chosen for all sets."""
     sets = tables(context)
     rows = []
     for method in context.methods:
-        rows += _rows(method, {table.name: _measured(context, table, method) for table in sets})
+        found = {table.name: _measured(context, table, method) for table in sets}
+        finals = {table.name: _finals(context, table, method, found[table.name]) for table in sets}
+        rows += _rows(method, found, finals)
     return rows
 
 
-def _measured(context: Context, table: Table, method: str) -> dict[str, dict[str, list[float]]]:
-    """By point: scores split by split. A cell is what one program trains."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for points in programs(context, method):
-        found |= measured(context, table, method, points)
-    return found
+Cells = Mapping[str, Mapping[str, Sequence[float]]]
+"""Scores split by split, by point and metric."""
 
 
-def programs(context: Context, method: str) -> list[list[Point]]:
+@dataclass(frozen=True)
+class Size:
+    """Of a measurement: each split is trained on with so many seeds, and its score is their mean."""
+
+    splits: int
+    epochs: int
+    seeds: int = 1
+
+    @classmethod
+    def of_search(cls, context: Context, dataset: str) -> Size:
+        """The preset's, or the set's own."""
+        settings = context.preset.settings
+        return cls(**{name: settings[name] for name in ("splits", "epochs")} | settings["sizes"].get(dataset, {}))
+
+    @classmethod
+    def of_finals(cls, context: Context, dataset: str) -> Size:
+        """As in the tables."""
+        settings = context.preset.settings
+        final, deviations = settings["finals"], settings["deviations"].get(dataset, {})
+        return cls(final["splits"], deviations.get("epochs", final["epochs"]), final["seeds"])
+
+
+def _measured(context: Context, table: Table, method: str) -> Cells:
+    """All points of the grid."""
+    return measured(context, table, method, grid(context, method), Size.of_search(context, table.name))
+
+
+def _finals(context: Context, table: Table, method: str, found: Cells) -> Cells:
+    """The points with the highest log-likelihoods under either noise prior, measured again."""
+    names = finalists(found, context.preset.settings["finals"]["points"])
+    points = [point for point in grid(context, method) if words(point) in names]
+    return measured(context, table, method, points, Size.of_finals(context, table.name))
+
+
+def finalists(found: Cells, count: int) -> set[str]:
+    """So many points of each noise prior."""
+    by_noise: dict[tuple[float, float], list[str]] = {}
+    for point in sorted(found, key=lambda name: -fmean(found[name]["log_likelihood"])):
+        by_noise.setdefault(point_of(point)[1], []).append(point)
+    return {point for points in by_noise.values() for point in points[:count]}
+
+
+def programs(points: Sequence[Point]) -> list[list[Point]]:
     """Points by β, which replicas of one program share."""
-    points = grid(context, method)
     rates = dict.fromkeys(point.get("beta") for point in points)
     return [[point for point in points if point.get("beta") == rate] for rate in rates]
 
 
-def measured(context: Context, table: Table, method: str, points: list[Point]) -> dict[str, dict[str, list[float]]]:
-    """Scores of some points, split by split."""
-    count = min(len(table.splits), _size(context, table.name)["splits"])
-    key = mark(points, conventions(method))
-    cell = context.cell(table.name, method, key, compute=lambda: _scores(context, table, method, points, count))
-    parts = {metric: by_split(cell, metric) for metric in ("log_likelihood", "rmse")}
-    return {
-        words(point): {metric: found[number * count : (number + 1) * count] for metric, found in parts.items()}
-        for number, point in enumerate(points)
-    }
+def measured(context: Context, table: Table, method: str, points: Sequence[Point], size: Size) -> Cells:
+    """Scores of some points, split by split. A cell is what one program trains."""
+    found: dict[str, dict[str, list[float]]] = {}
+    size = replace(size, splits=min(len(table.splits), size.splits))
+    for own in programs(points):
+        key = mark(own, conventions(method), size)
+        cell = context.cell(table.name, method, key, compute=partial(_scores, context, table, method, own, size))
+        for number, point in enumerate(own):
+            part = slice(number * size.splits * size.seeds, (number + 1) * size.splits * size.seeds)
+            found[words(point)] = {name: _over_seeds(by_split(cell, name)[part], size) for name in SCORES}
+    return found
 
 
-def _scores(context: Context, table: Table, method: str, points: list[Point], count: int) -> dict[str, float]:
-    settings, sizes = context.preset.settings, _size(context, table.name)
+def _over_seeds(values: Sequence[float], size: Size) -> list[float]:
+    return [fmean(values[split :: size.splits]) for split in range(size.splits)]
+
+
+def _scores(context: Context, table: Table, method: str, points: Sequence[Point], size: Size) -> dict[str, float]:
+    settings, count = context.preset.settings, size.splits * size.seeds
     base = Setting(method, samples=settings["samples"], T_inv=T_INV.get(method)).changed(conventions(method))
-    base = base.changed({**settings["deviations"].get(table.name, {}), "epochs": sizes["epochs"]})
-    data = Stacked.of([validation_split(table, number) for number in range(count)])
+    base = base.changed({**settings["deviations"].get(table.name, {}), "epochs": size.epochs})
+    data = Stacked.of([validation_split(table, number) for number in range(size.splits)])
     replicas = [base.changed(point) for point in points for _ in range(count)]
     seeds = [context.seed + number for _ in points for number in range(count)]
-    return as_cell(_attempted(replicas, data.repeated(len(points)), table.name, seeds, context.device))
+    return as_cell(_attempted(replicas, data.repeated(len(points) * size.seeds), table.name, seeds, context.device))
 
 
 def _attempted(
@@ -124,42 +174,39 @@ def _attempted(
     return {name: [values[number] for number in range(len(settings))] for name, values in found.items()}
 
 
-def _size(context: Context, dataset: str) -> dict[str, int]:
-    settings = context.preset.settings
-    return {name: settings[name] for name in ("splits", "epochs")} | settings["sizes"].get(dataset, {})
-
-
-Measured = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
-"""Scores split by split, by data set, point and metric."""
-
-
-def _rows(method: str, found: Measured) -> list[Row]:
+def _rows(method: str, found: Mapping[str, Cells], finals: Mapping[str, Cells]) -> list[Row]:
     rows = []
     for noise in dict.fromkeys(point_of(point)[1] for points in found.values() for point in points):
-        means = {
-            dataset: {
-                point: (fmean(cell["log_likelihood"]), fmean(cell["rmse"]))
-                for point, cell in points.items()
-                if point_of(point)[1] == noise
-            }
-            for dataset, points in found.items()
-        }
+        means, last = (
+            {dataset: _means(points, noise) for dataset, points in stage.items()} for stage in (found, finals)
+        )  # fmt: skip
         for_all = best_for_all(means)
-        for dataset, points in means.items():
-            highest = max(density for density, _ in points.values())
-            for point in (p for p, (density, _) in points.items() if density >= highest - TIE or p == for_all):
+        for dataset, points in last.items():
+            for point in dict.fromkeys([*points, for_all]):
                 marks = {"chosen": point == best(points), "chosen_for_all": point == for_all}
-                rows += _point_rows(dataset, method, point, found[dataset][point], marks)
+                stages = zip(STAGES, (found[dataset], finals[dataset]), strict=True)
+                cells = {stage: each[point] for stage, each in stages if point in each}
+                rows += _point_rows(dataset, method, point, cells, marks)
     return rows
 
 
-def _point_rows(
-    dataset: str, method: str, point: str, cell: Mapping[str, Sequence[float]], marks: Mapping[str, bool]
-) -> list[Row]:
+def _means(points: Cells, noise: tuple[float, float]) -> dict[str, tuple[float, float]]:
+    """Log-likelihood and RMSE of the points with one noise prior."""
+    return {
+        point: (fmean(cell["log_likelihood"]), fmean(cell["rmse"]))
+        for point, cell in points.items()
+        if point_of(point)[1] == noise
+    }
+
+
+def _point_rows(dataset: str, method: str, point: str, cells: Cells, marks: Mapping[str, bool]) -> list[Row]:
     named = {"dataset": dataset, "method": method, "variant": point}
-    rows = [Row.over(cell[name], metric=f"valid_{name}", **named) for name in ("log_likelihood", "rmse")]
+    rows = [
+        Row.over(cell[name], metric=f"{stage}_{name}", **named) for stage, cell in cells.items() for name in SCORES
+    ]  # fmt: skip
     return rows + [
-        Row(dataset, method, point, name, float(value), None, len(cell["rmse"])) for name, value in marks.items()
+        Row(dataset, method, point, name, float(value), None, len(cells["valid"]["rmse"]))
+        for name, value in marks.items()
     ]
 
 
@@ -170,6 +217,7 @@ SEARCH = Experiment(
         "smoke": Preset(
             ("yacht",), SEARCHED,
             {"splits": 2, "epochs": 2, "samples": 4, "deviations": {}, "sizes": {},
+             "finals": {"points": 2, "splits": 3, "seeds": 2, "epochs": 2},
              "grid": {"kl_weight": [0.1, 1.0], "lr": [0.01], "prior_std": [1.0], "beta": [0.01],
                       "noise_prior": NOISES[:1]}},
             synthetic=True,
@@ -177,12 +225,14 @@ SEARCH = Experiment(
         "quick": Preset(
             ("yacht", "boston"), SEARCHED,
             {"splits": 2, "epochs": 100, "samples": 50, "deviations": {}, "sizes": {},
+             "finals": {"points": 2, "splits": 5, "seeds": 1, "epochs": 100},
              "grid": {"kl_weight": [0.05, 0.2, 1.0], "lr": [0.01], "prior_std": [1.0], "beta": [0.001],
                       "noise_prior": NOISES[:1]}},
         ),
         "paper": Preset(
             (*QUICK_SETS, *LARGE_SETS), SEARCHED,
-            {"splits": 5, "epochs": 1000, "samples": 100, "deviations": DEVIATIONS, "sizes": SIZES, "grid": GRID},
+            {"splits": 5, "epochs": 1000, "samples": 100, "deviations": DEVIATIONS, "sizes": SIZES, "grid": GRID,
+             "finals": {"points": 8, "splits": 20, "seeds": 2, "epochs": 1000}},
         ),
     },
     methods=(*METHODS, "noisy-kfac-exact"),

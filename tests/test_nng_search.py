@@ -1,0 +1,90 @@
+"""The search for settings: what its points and its finalists are measured by."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bayesrule.errors import InvalidArgument
+from bayesrule.experiments import Context, Request, reproduce
+from bayesrule.experiments.nng import search
+from bayesrule.experiments.nng.choices import words
+from bayesrule.experiments.nng.protocol import Setting, Stacked, validation_split
+from bayesrule.experiments.nng.search import SEARCH
+from bayesrule.experiments.nng.table1 import TABLE1
+from bayesrule.experiments.tabular_data import Table, synthetic_table
+
+
+@pytest.fixture
+def table() -> Table:
+    return synthetic_table("yacht")
+
+
+def context(preset: Any, tmp_path: Path) -> Context:
+    return Context(preset, (), (), None, tmp_path, torch.device("cpu"), 0)
+
+
+def test_a_step_size_that_diverges_loses(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(settings: list[Setting], *rest: Any) -> dict[str, list[float]]:
+        if any(setting.lr > 0.1 for setting in settings):
+            raise InvalidArgument("Replicas diverged")
+        return {"rmse": [setting.lr for setting in settings], "log_likelihood": [-1.0] * len(settings)}
+
+    monkeypatch.setattr(search, "scores", measured)
+    data = Stacked.of([table.split(0)]).repeated(3)
+    settings = [Setting("noisy-kfac", lr=lr) for lr in (0.01, 1.0, 0.02)]
+    found = search._attempted(settings, data, "yacht", [0, 0, 0], torch.device("cpu"))
+    assert found == {"rmse": [0.01, math.inf, 0.02], "log_likelihood": [-1.0, -math.inf, -1.0]}
+
+
+def test_the_search_marks_the_best_point(tmp_path: Path) -> None:
+    result = reproduce(SEARCH, Request("smoke", tmp_path, methods=("bbb",)))
+    values = {(row["variant"], row["metric"]): row["value"] for row in result["rows"]}
+    points = {variant for variant, _ in values}
+    assert len(points) == 2
+    for mark, stage in (("chosen", "final"), ("chosen_for_all", "valid")):
+        best = max(points, key=lambda point, name=f"{stage}_log_likelihood": values[point, name])  # type: ignore[misc]
+        assert {point: values[point, mark] for point in points} == {point: float(point == best) for point in points}
+    counts = {(row["metric"], row["n"]) for row in result["rows"] if row["metric"].endswith("rmse")}
+    assert counts == {("valid_rmse", 2), ("final_rmse", 3)}
+
+
+def test_finalists_are_the_best_of_each_noise_prior() -> None:
+    found = {
+        words({"kl_weight": weight, "noise_prior": noise}): {"log_likelihood": [density, density], "rmse": [1.0, 1.0]}
+        for noise, offset in (((6, 6), 0.0), ((1, 0.01), 10.0))
+        for weight, density in ((0.1, offset - 1.0), (0.5, offset - 3.0), (1.0, offset - 2.0))
+    }
+    assert search.finalists(found, 2) == {
+        f"λ {weight}, noise {noise}" for weight in ("0.1", "1") for noise in ("6/6", "1/0.01")
+    }
+
+
+def test_a_splits_score_is_the_mean_over_its_seeds(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scored(settings: list[Setting], data: Stacked, name: str, seeds: list[int], device: Any) -> dict[str, Any]:
+        assert [round(each, 9) for each in data.scale.tolist()] == [round(each, 9) for each in scales * 4]
+        return {name: [seed + 100 * each.kl_weight for seed, each in zip(seeds, settings, strict=True)]
+                for name in search.SCORES}  # fmt: skip
+
+    monkeypatch.setattr(search, "scores", scored)
+    scales = [validation_split(table, number).scale for number in range(3)]
+    points = [{"kl_weight": weight, "noise_prior": (6.0, 6.0)} for weight in (1.0, 2.0)]
+    asked = context(SEARCH.presets["smoke"], tmp_path)
+    found = search.measured(asked, table, "bbb", points, search.Size(splits=3, epochs=1, seeds=2))
+    for weight, cell in zip((1, 2), found.values(), strict=True):
+        assert cell["rmse"] == [100 * weight + split + 1.5 for split in range(3)]
+
+
+def test_finals_are_trained_as_the_tables_are(tmp_path: Path) -> None:
+    asked = context(SEARCH.presets["paper"], tmp_path)
+    table1 = TABLE1.presets["paper"].settings
+    for name in TABLE1.presets["paper"].datasets:
+        size = search.Size.of_finals(asked, name)
+        assert size.splits == table1["splits"]
+        assert size.epochs == table1["deviations"].get(name, {}).get("epochs", table1["epochs"])
