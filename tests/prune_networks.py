@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bayesrule as br
+from bayesrule.errors import InvalidArgument
 from bayesrule.nn import BayesianModule
 
 STD = 1e-3
@@ -46,6 +47,14 @@ def masked_by_hand(bnn: BayesianModule, masks: dict[str, Tensor]) -> nn.Module:
         for name, mask in masks.items():
             plain.get_parameter(name).mul_(mask)
     return plain
+
+
+def tried(bnn: BayesianModule, **options: object) -> nn.Module | InvalidArgument:
+    """The pruned network, or why there is none."""
+    try:
+        return br.prune(bnn, **options)
+    except InvalidArgument as refusal:
+        return refusal
 
 
 def random_masks(net: nn.Module, generator: torch.Generator, entries: float = 0.3) -> dict[str, Tensor]:

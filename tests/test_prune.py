@@ -12,21 +12,13 @@ from torch import Tensor, nn
 
 import bayesrule as br
 from bayesrule.errors import InvalidArgument
-from bayesrule.nn import BayesianModule
 from bayesrule.prune import Select
-from prune_networks import ACTIVATIONS, STD, ConvNet, masked_by_hand, mlp, model, random_masks, with_statistics
+from prune_networks import ACTIVATIONS, STD, ConvNet, masked_by_hand, mlp, model, random_masks, tried, with_statistics
 
 
 def difference(small: nn.Module, masked: nn.Module, x: Tensor) -> float:
     with torch.no_grad():
         return float((small.eval()(x) - masked.eval()(x)).abs().max())
-
-
-def tried(bnn: BayesianModule, **options: object) -> nn.Module | InvalidArgument:
-    try:
-        return br.prune(bnn, **options)
-    except InvalidArgument as refusal:
-        return refusal
 
 
 def check_pruned(net: nn.Module, generator: torch.Generator, x: Tensor, **options: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -15,12 +16,22 @@ from torch import nn
 import bayesrule as br
 from bayesrule.cli.onnx_export import plain_mixture
 from bayesrule.cli.pruned_members import pruned_member
+from bayesrule.data import separate_target
 from bayesrule.nn import BayesianModule
+from bayesrule.nn.home import Home
+from bayesrule.prune import measuring
 from bayesrule.train.tabular import TabularModel
 from command_line import bayesrule, classes, numbers, refused, write
 from prune_networks import masked_by_hand
 
 FAST = ("--steps", "30", "--hidden", "8,6")
+
+
+@pytest.fixture(autouse=True)
+def _timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks of types make a prediction slow; that calls are timed well is tested elsewhere."""
+    monkeypatch.setattr(measuring, "REPEATS", 1)
+    monkeypatch.setattr(measuring, "WARM_UPS", 0)
 
 
 @pytest.fixture(scope="module", params=[classes, numbers])
@@ -30,6 +41,10 @@ def fitted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     ran = bayesrule("fit", data, *FAST, "--out", folder / "model")
     assert ran.code == 0, ran
     return folder
+
+
+def weights_of(member: BayesianModule) -> list[Home]:
+    return [home for name, home in member.homes().items() if name.endswith("weight")]
 
 
 def test_the_example_of_the_help_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,13 +71,23 @@ def test_the_pruned_model_is_smaller_and_predicts(fitted: Path, tmp_path: Path) 
     parameters = sum(member.conversion.numbers for member in after.members.members)
     assert after.info["parameters"] == parameters < sum(each.conversion.numbers for each in before.members.members)
     assert f"{parameters:,}" in ran.said
-    for words in ("Hidden units", "Weights", "Bytes", "ms for 256 rows", "NLL", "70."):
+    for words in ("Hidden units", "Weights", "Bytes", "ms for 64 rows, one CPU thread", "NLL", "70."):
         assert words in ran.said
+    assert f"Measured on all 60 rows of {data}; training rows may be among them." in ran.said
+    metrics = json.loads((out / "metrics.json").read_text())
+    table = separate_target(pd.read_csv(data), after.target_name)
+    want = after.evaluate(table.features, table.target)
+    assert {key.replace("data_", "test_"): value for key, value in metrics.items()} == pytest.approx(want, rel=1e-6)
+    assert all(key.startswith("data_") for key in metrics)
     done = bayesrule("predict", out, data, "-o", tmp_path / "predictions.csv")
     assert done.code == 0, done
     assert len(pd.read_csv(tmp_path / "predictions.csv")) == 60
-    again = tmp_path / "again"
-    assert bayesrule("prune", out, "-o", again).code == 0  # a pruned model can be pruned
+    again = bayesrule("prune", out, "-o", tmp_path / "again")  # a pruned model can be pruned
+    assert again.code == 0
+    zeros = sum(int((home.mean == 0).sum()) for new in after.members.members for home in weights_of(new))
+    assert zeros > 0
+    assert f"; {zeros:,} were zero before." in again.said
+    assert "Not measured: --data" in again.said
 
 
 @pytest.mark.parametrize(
@@ -145,12 +170,24 @@ def test_what_cannot_be_done_is_refused_and_leaves_nothing(fitted: Path, tmp_pat
     model, out = fitted / "model", tmp_path / "small"
     refused(bayesrule("prune", model, "-o", model), 2, "would replace the model")
     refused(bayesrule("prune", tmp_path / "none", "-o", out), 2, "not a model folder")
+    refused(bayesrule("prune", model / "model.safetensors", "-o", out), 2, "is a file, not a folder")
+    refused(bayesrule("prune", fitted, "-o", out), 2, "not a model folder", "toy.csv", "written by bayesrule fit")
     refused(bayesrule("prune", model, "-o", out, "--target-sparsity", 1.5), 2, "between 0 and 1", "Got: 1.5")
+    refused(bayesrule("prune", model, "-o", out, "--target-sparsity", 95), 2, r"Did you mean 0\.95\?")
+    digits = bayesrule("prune", model, "-o", out, "--data", "digits")
+    refused(digits, 2, "need its target, '(kind|price)'", "columns that the model was fitted on")
+    assert "Name one" not in digits.complaint
     refused(bayesrule("prune", model, "-o", out, "--threshold", -99), 2, "Every weight would be dropped", "Raise")
     both = bayesrule("prune", model, "-o", out, "--threshold", 3, "--target-sparsity", 0.5)
     refused(both, 2, "either a threshold or a target")
     refused(bayesrule("prune", model, "-o", out, "--data", tmp_path / "none.csv"), 2, "none.csv")
     assert not out.exists()
+
+
+def test_a_network_of_ones_own_is_pruned_in_python(tmp_path: Path) -> None:
+    br.save(br.bayesianize(nn.Sequential(nn.Linear(4, 6), nn.SiLU(), nn.Linear(6, 3))), tmp_path / "own")
+    ran = bayesrule("prune", tmp_path / "own", "-o", tmp_path / "small")
+    refused(ran, 2, "prunes models of tables", r"br\.prune\(br\.load\(folder, into=network\)\)")
 
 
 def test_the_generator_is_left_alone() -> None:

@@ -38,6 +38,7 @@ def test_a_saved_network_is_the_same_and_smaller_on_disk(structure: str, tmp_pat
     net = convnet()
     loaded = load_pruned(file, into=net)
     assert torch.equal(loaded.eval()(X), small.eval()(X))
+    assert not loaded.training
     assert {name: value.shape for name, value in loaded.state_dict().items()} == {
         name: value.shape for name, value in small.state_dict().items()
     }
@@ -51,7 +52,9 @@ def test_a_file_is_read_with_suspicion(tmp_path: Path) -> None:
         load_pruned(file, into=nn.Linear(2, 2))
     (tmp_path / "cut").write_bytes(file.read_bytes()[:-9])
     (tmp_path / "text").write_text("no tensors")
-    for name in ("cut", "text", "missing"):
+    with pytest.raises(InvalidArgument, match=r"There is no file .*missing"):
+        load_pruned(tmp_path / "missing", into=convnet())
+    for name in ("cut", "text"):
         with pytest.raises(InvalidArgument, match="cannot be read"):
             load_pruned(tmp_path / name, into=convnet())
     br.save(converted(), tmp_path / "model")
@@ -107,7 +110,14 @@ def test_the_table_counts_weights_bytes_multiply_adds_and_measures() -> None:
         assert cost.measures["nll"] == pytest.approx(nn.functional.cross_entropy(logits, y).item(), rel=1e-5)
         assert cost.measures["accuracy"] == (logits.argmax(1) == y).double().mean().item()
     text = str(table)
-    for words in ("multiply-adds per example", "ms on one CPU thread", "accuracy", "36 (75.0 %)", "12 of 16", "16×3"):
+    for words in (
+        "multiply-adds per example",
+        "ms for 8 examples, one CPU thread",
+        "accuracy",
+        "36 (75.0 %)",
+        "12 of 16",
+        "16×3",
+    ):
         assert words in text
     own = br.prune(bnn, evaluate=lambda module: {"largest": module(x).max().item()}).pruning
     assert set(own.before.measures) == {"largest"}
@@ -125,7 +135,8 @@ def test_modes_threads_and_gradients_stay_as_they_were() -> None:
     small = br.prune(bnn, example=X)
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_num_threads() == threads
-    assert (small.training, small.inner_norm.training, small.norm.training) == (True, True, False)
+    assert not any(module.training for module in small.modules())
+    assert (bnn.training, bnn.module.inner_norm.training, bnn.module.norm.training) == (True, True, False)
     assert (small.out.weight.requires_grad, small.hidden.weight.requires_grad) == (False, True)
     twin = copy.deepcopy(small)
     assert str(twin.pruning) == str(small.pruning)

@@ -78,18 +78,18 @@ def hooked() -> nn.Module:
 
 SEQUENCE, ROWS = torch.randn(2, 5, 4), torch.randn(4, 3)
 REFUSED = {
-    "lstm": (Recurrent, torch.randn(2, 5, 3), "Layer 'lstm'", "feed back", "LSTM"),
-    "lstm alone": (lambda: nn.GRUCell(3, 4), ROWS, "The network", "feed back", "GRUCell"),
-    "attention": (Attentive, SEQUENCE, "Layer 'attention'", "heads", "MultiheadAttention"),
+    "lstm": (Recurrent, torch.randn(2, 5, 3), "Layer 'lstm'", "feed back", "(LSTM)"),
+    "lstm alone": (lambda: nn.GRUCell(3, 4), ROWS, "The network", "feed back", "(GRUCell)"),
+    "attention": (Attentive, SEQUENCE, "Layer 'attention'", "heads", "(MultiheadAttention)"),
     "encoder": (
         lambda: nn.Sequential(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), nn.Linear(4, 2)),
-        SEQUENCE, "Layer '0", "", "",
+        SEQUENCE, "Layer '0' (TransformerEncoderLayer)", "heads",
     ),
-    "depthwise": (
-        lambda: nn.Sequential(nn.Conv1d(4, 4, 1, groups=4), nn.Conv1d(4, 2, 1)),
-        SEQUENCE.mT, "Layer '0'", "4 groups", "Conv1d",
+    "grouped": (
+        lambda: nn.Sequential(nn.Conv1d(4, 4, 1, groups=2), nn.Conv1d(4, 2, 1)),
+        SEQUENCE.mT, "Layer '0' (Conv1d)", "2 groups",
     ),
-    "tied": (Tied, torch.tensor([1, 4]), "Layer 'embed'", "is also 'out.weight'", "Embedding"),
+    "tied": (Tied, torch.tensor([1, 4]), "Layer 'embed'", "is also 'out.weight'", "(Embedding)"),
     "shared": (
         lambda: nn.Sequential(layer := nn.Linear(3, 3), nn.ReLU(), layer, nn.Linear(3, 2)),
         ROWS, "Layer '0'", "its weight is also '2.weight', its bias is also '2.bias'", "Linear",
@@ -117,6 +117,8 @@ def test_a_layer_that_cannot_be_cut_is_named_and_weights_can_still_be_dropped(ca
         assert 0 < small.pruning.sparsity < 1
         torch.testing.assert_close(small.eval()(x), masked.eval()(x), rtol=1e-5, atol=1e-6)
         assert any(row.note for row in small.pruning) == (structure == "auto")
+        for note in {row.note for row in small.pruning} - {""}:
+            assert str(small.pruning).count(f") {note}\n") == 1  # however many layers it holds for
 
 
 class Joined(nn.Module):
@@ -184,7 +186,7 @@ def test_a_dropped_unit_that_an_operation_needs_is_refused(case: str) -> None:
     masks[f"{layer}.weight"][1] = False
     bnn = model(net, masks)
     why = re.escape(f"1 of its units have been dropped, but {where}")
-    with pytest.raises(Unsupported, match=f"Layer '{layer}' cannot be pruned structurally: {why}"):
+    with pytest.raises(Unsupported, match=rf"Layer '{layer}' \(\w+\) cannot be pruned structurally: {why}"):
         br.prune(bnn)
     small = br.prune(bnn, structure="auto")
     assert where in small.pruning[f"{layer}.weight"].note

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,19 +13,20 @@ from rich.console import Console
 from bayesrule.cli.compress_command import bytes_row, measure_rows
 from bayesrule.cli.onnx_export import NAME, onnx_bytes, require_onnx
 from bayesrule.cli.outputs import new_model_folder
+from bayesrule.cli.prune_inputs import rows_to_measure, table_model
 from bayesrule.cli.pruned_members import pruned_member
 from bayesrule.cli.results import before_and_after
 from bayesrule.cli.rivals import networks
-from bayesrule.cli.sources import load_source
-from bayesrule.data import separate_target
 from bayesrule.errors import InvalidArgument
 from bayesrule.nn.model_folder import write_atomically
 from bayesrule.prune import Pruning
+from bayesrule.prune.measuring import processor_seconds
 from bayesrule.report.numbers import count
 from bayesrule.train.members import Members
 from bayesrule.train.tabular import TabularModel
 
-ROWS, REPEATS = 256, 5
+ROWS = 64
+"""Of the predictions that are timed."""
 
 
 def prune_model(
@@ -45,13 +45,14 @@ def prune_model(
         raise InvalidArgument("The pruned model would replace the model", got=out, remedy="Give -o another name.")
     if onnx:
         require_onnx()
-    model = TabularModel.load(folder)
-    table = None if data is None else separate_target(load_source(data, model.target_name).frame, model.target_name)
+    model = table_model(folder)
+    table = None if data is None else rows_to_measure(data, model)
     small, prunings = pruned_model(model, threshold, target_sparsity)
     measured = None
     if table is not None:
         measured = [each.evaluate(table.features, table.target) for each in (model, small)]
-        small.info["metrics"] = measured[1]
+        # They are not those of rows kept back, which fit calls test_….
+        small.info["metrics"] = {f"data_{name.removeprefix('test_')}": value for name, value in measured[1].items()}
     graph = onnx_bytes(small) if onnx else None
     with new_model_folder(out, force=force):
         (out / NAME).unlink(missing_ok=True)  # of a model that is replaced
@@ -62,8 +63,11 @@ def prune_model(
     if measured:
         rows += measure_rows(model.task, *measured)
     console.print(before_and_after(rows))
-    dropped, every = (sum(counts) for counts in zip(*((p.weights - p.left, p.weights) for p in prunings), strict=True))
-    console.print(f"Weights dropped: {count(dropped)} of {count(every)} ({100 * dropped / every:.1f} %).")
+    if table is None:
+        console.print("Not measured: --data DATA compares both models on rows with known targets.")
+    else:
+        console.print(f"Measured on all {count(len(table.target))} rows of {data}; training rows may be among them.")
+    console.print(_dropped(prunings))
     console.print(f"Model: {out}")
 
 
@@ -82,6 +86,14 @@ def pruned_model(
     return replace(model, members=members, info=info), list(prunings)
 
 
+def _dropped(prunings: Sequence[Pruning]) -> str:
+    every = sum(pruning.weights for pruning in prunings)
+    dropped = every - sum(pruning.left for pruning in prunings)
+    zeros = sum(pruning.zeros_before for pruning in prunings)
+    before = f"; {count(zeros)} were zero before" if zeros else ""
+    return f"Weights dropped: {count(dropped)} of {count(every)} ({100 * dropped / every:.1f} %){before}."
+
+
 def _size_rows(prunings: Sequence[Pruning]) -> list[tuple[str, str, str]]:
     hidden = [[[row.shape[1], row.shape_after[1]] for row in pruning.rows[:-1]] for pruning in prunings]
     units = torch.tensor(hidden).reshape(-1, 2).sum(0).tolist()
@@ -94,18 +106,11 @@ def _cost_rows(before: TabularModel, after: TabularModel) -> list[tuple[str, str
     times = _seconds([before, after])
     return [
         ("Numbers", *map(count, numbers)),  # type: ignore[list-item]
-        (f"ms for {ROWS} rows", *(f"{1e3 * each:.3g}" for each in times)),  # type: ignore[list-item]
+        (f"ms for {ROWS} rows, one CPU thread", *(f"{1e3 * each:.3g}" for each in times)),  # type: ignore[list-item]
     ]
 
 
 def _seconds(models: Sequence[TabularModel]) -> list[float]:
-    """Median time of a prediction; the models take turns, so that a busy moment hits both."""
+    """Median processor time of a prediction, as `processor_seconds` takes it."""
     x = torch.randn(ROWS, len(models[0].encoder.feature_names), generator=torch.Generator().manual_seed(0))
-    times: list[list[float]] = [[] for _ in models]
-    for repeat in range(REPEATS + 1):
-        for model, kept in zip(models, times, strict=True):
-            start = time.perf_counter()
-            model.members.predictive(x)
-            if repeat:  # the first warms up
-                kept.append(time.perf_counter() - start)
-    return [statistics.median(kept) for kept in times]
+    return processor_seconds([partial(model.members.predictive, x) for model in models])

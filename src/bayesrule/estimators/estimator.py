@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from torch import Tensor
 
 from bayesrule.contractions import Contraction
+from bayesrule.kernels import BiasLaw
 from bayesrule.posteriors import Posterior
 from bayesrule.random import FromGenerator, NoiseSource
 
@@ -28,6 +29,12 @@ class Estimator(ABC):
         contraction.check_input(x)
         output = self.output(posterior, contraction, x, FromGenerator() if noise is None else noise)
         return contraction.settle(x, output, posterior.mean)
+
+    def fused_output(
+        self, posterior: Posterior, contraction: Contraction, x: Tensor, noise: NoiseSource, bias: BiasLaw
+    ) -> Tensor | None:
+        """The output with a bias, where there is code that makes both at once."""
+        return None
 
     def choose(self, posterior: Posterior, contraction: Contraction, x: Tensor) -> Estimator:
         """The estimator to use for this layer and input: itself, unless it is one that chooses among others."""

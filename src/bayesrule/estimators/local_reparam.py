@@ -9,6 +9,7 @@ from torch import Tensor
 
 from bayesrule.contractions import Contraction
 from bayesrule.estimators.estimator import Estimator
+from bayesrule.kernels import BiasLaw
 from bayesrule.posteriors import Posterior
 from bayesrule.random import NoiseSource, by_example
 
@@ -21,6 +22,13 @@ class LocalReparam(Estimator):
     positions, sequences, repeated tokens) each position's marginal is right and the covariance between positions is
     lost; weight sampling and Flipout keep it.
     """
+
+    def fused_output(
+        self, posterior: Posterior, contraction: Contraction, x: Tensor, noise: NoiseSource, bias: BiasLaw
+    ) -> Tensor | None:
+        """As the posterior has it."""
+        contraction.check_input(x)
+        return posterior.fused_output(contraction, x, by_example(noise), bias)
 
     def output(self, posterior: Posterior, contraction: Contraction, x: Tensor, noise: NoiseSource) -> Tensor:
         """``op(x, mean)`` and the posterior's projected noises."""

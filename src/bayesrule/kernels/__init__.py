@@ -1,20 +1,21 @@
 """Fused or chunked numerical code, each behind a plain signature."""
 
-from bayesrule.kernels.divergence import diagonal_divergence, has_ktied_divergence, ktied_divergence
-from bayesrule.kernels.eager import ordinary
+from bayesrule.kernels.divergence import diagonal_divergence, has_fused_divergence, ktied_divergence
 from bayesrule.kernels.ktied_layer import ktied_output
-from bayesrule.kernels.mean_tap import MeanTap, StoredMean
+from bayesrule.kernels.linear_operator import Bias, BiasLaw
 from bayesrule.kernels.pairs import pair_products
 from bayesrule.kernels.sum_log_product import sum_log_product
+from bayesrule.kernels.tap import ParameterTap, StoredParameters
 
 __all__ = [
-    "MeanTap",
-    "StoredMean",
+    "Bias",
+    "BiasLaw",
+    "ParameterTap",
+    "StoredParameters",
     "diagonal_divergence",
-    "has_ktied_divergence",
+    "has_fused_divergence",
     "ktied_divergence",
     "ktied_output",
-    "ordinary",
     "pair_products",
     "sum_log_product",
 ]

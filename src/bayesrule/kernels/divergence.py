@@ -1,4 +1,4 @@
-"""KLs against a normal prior whose scale is one number, each as one node with its gradient by hand."""
+"""KLs against a normal prior whose scale is one number, each as one node whose gradient is found with its value."""
 
 from __future__ import annotations
 
@@ -8,104 +8,138 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesrule.kernels.sum_log_product import has_fused_logs, sum_log_product, sum_log_with_gradient
+from bayesrule.kernels.divergence_operators import Slopes, diagonal_value_and_slopes, ktied_value_and_slopes
+from bayesrule.kernels.eager import ordinary_on_cpu
+from bayesrule.kernels.operators import has_kernels, takes_kernel
+from bayesrule.kernels.sum_log_product import sum_log_product
+from bayesrule.kernels.tap import KLSlopes, Tapped, linked
 
 
-def diagonal_divergence(mean: Tensor, std: Tensor, centre: float, precision: float) -> Tensor:
-    """``Σ ½[τ(σ² + (μ − m₀)²) − 1 − log τ] − log σ`` for the precision τ of the prior."""
-    return _DiagonalDivergence.apply(mean, std, centre, precision)
-
-
-def has_ktied_divergence(mean: Tensor, fan_in_factor: Tensor, fan_out_factor: Tensor) -> bool:
+def has_fused_divergence(*tensors: Tensor) -> bool:
     """Whether there is fused code for these; compilers fuse the general form by themselves."""
-    alike = mean.ndim == 2 and mean.dtype == fan_in_factor.dtype and not torch.compiler.is_compiling()
-    return alike and has_fused_logs(fan_in_factor, fan_out_factor)
+    return not torch.compiler.is_compiling() and (ordinary_on_cpu(*tensors) or takes_kernel(*tensors))
+
+
+def diagonal_divergence(
+    mean: Tensor, log_std: Tensor, centre: float, precision: float, tapped: Tapped | None = None
+) -> Tensor:
+    """``Σ ½[τ(σ² + (μ − m₀)²) − 1 − log τ] − log σ`` for the precision τ of the prior.
+
+    Args:
+        mean: μ.
+        log_std: log σ.
+        centre: m₀.
+        precision: τ.
+        tapped: The tap of both, if their gradient is to meet that of a layer.
+    """
+    if tapped is None:
+        return _DiagonalDivergence.apply(mean, log_std, centre, precision)
+    value, *slopes = _diagonal(mean.detach(), log_std.detach(), centre, precision)
+
+    def again(gradient: Tensor, parameters: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+        mean, log_std = parameters
+        return _diagonal_by_autograd(gradient, mean, log_std, centre, precision)
+
+    return linked(tapped, value, KLSlopes(tuple((slope, 1.0) for slope in slopes), again))
 
 
 def ktied_divergence(
-    fan_in_factor: Tensor, fan_out_factor: Tensor, precision: float, tapped: tuple[Tensor, Tensor] | None = None
+    fan_in_logs: Tensor, fan_out_logs: Tensor, precision: float, tapped: tuple[Tensor, Tapped] | None = None
 ) -> Tensor:
     """``Σ ½[τ S² − 1 − log τ] − log S`` with ``S = U Vᵀ``: the KL but for the mean's part, ``½ τ Σ (mean − m₀)²``.
 
     Args:
-        fan_in_factor: U.
-        fan_out_factor: V.
+        fan_in_logs: log U.
+        fan_out_logs: log V.
         precision: τ, of the prior.
-        tapped: The mean, and the zero that `MeanTap.take` gave: then the mean's part is added too, for ``m₀ = 0``.
+        tapped: The mean, and the tap of all three: then the mean's part is added too, for ``m₀ = 0``.
     """
-    mean, zero = (None, None) if tapped is None else (tapped[0].detach(), tapped[1])
-    return _KTiedDivergence.apply(fan_in_factor, fan_out_factor, zero, mean, precision)
+    if tapped is None:
+        return _KTiedDivergence.apply(fan_in_logs, fan_out_logs, precision)
+    mean = tapped[0].detach()
+    squares = tapped[1].slopes.squares
+    summed = mean if squares is None else squares
+    value, *slopes = _ktied(fan_in_logs.detach(), fan_out_logs.detach(), summed, squares is not None, precision)
+
+    def again(gradient: Tensor, parameters: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+        mean, fan_in_logs, fan_out_logs = parameters
+        of_fan_in, of_fan_out = _ktied_by_autograd(gradient, fan_in_logs, fan_out_logs, precision)
+        return precision * gradient * mean, of_fan_in, of_fan_out
+
+    return linked(tapped[1], value, KLSlopes(((mean, precision), *((slope, 1.0) for slope in slopes)), again))
 
 
-def _constant(entries: int, precision: float) -> float:
-    return -0.5 * entries * (1 + math.log(precision))
+def _constant(precision: float) -> float:
+    """What every entry adds to the KL."""
+    return -0.5 * (1 + math.log(precision))
+
+
+def _diagonal(mean: Tensor, log_std: Tensor, centre: float, precision: float) -> Slopes:
+    numbers = centre, precision, _constant(precision)
+    if has_kernels(mean):
+        return torch.ops.bayesrule.diagonal_divergence(mean.contiguous(), log_std.contiguous(), *numbers)
+    return diagonal_value_and_slopes(mean, log_std, *numbers)
+
+
+def _ktied(fan_in_logs: Tensor, fan_out_logs: Tensor, mean: Tensor | None, squared: bool, precision: float) -> Slopes:
+    tensors = fan_in_logs, fan_out_logs, mean
+    if has_kernels(fan_in_logs):
+        whole = (None if tensor is None else tensor.contiguous() for tensor in tensors)
+        return torch.ops.bayesrule.ktied_divergence(*whole, squared, precision, _constant(precision))
+    return ktied_value_and_slopes(*tensors, squared, precision, _constant(precision))
 
 
 class _DiagonalDivergence(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, mean: Tensor, std: Tensor, centre: float, precision: float) -> Tensor:
+    def forward(ctx: Any, mean: Tensor, log_std: Tensor, centre: float, precision: float) -> Tensor:
         ctx.centre, ctx.precision = centre, precision
-        ctx.save_for_backward(mean, std)
-        squares = _sum_squares(std) + _sum_squares(mean - centre if centre else mean)
-        return squares.mul_(0.5 * precision).sub_(std.log().sum()).add_(_constant(mean.numel(), precision))
+        value, *slopes = _diagonal(mean, log_std, centre, precision)
+        ctx.save_for_backward(mean, log_std, *slopes)
+        return value
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        mean, std = ctx.saved_tensors
-        scale = gradient * ctx.precision
-        centred = mean - ctx.centre if ctx.centre else mean
-        of_mean = scale * centred if ctx.needs_input_grad[0] else None
-        return of_mean, scale * std - gradient / std, None, None
+        mean, log_std, *slopes = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            found: Any = _diagonal_by_autograd(gradient, mean, log_std, ctx.centre, ctx.precision)
+        else:
+            found = torch._foreach_mul(slopes, gradient)
+        return *found, None, None
 
 
 class _KTiedDivergence(torch.autograd.Function):
-    """``Σ S² = ⟨UᵀU, VᵀV⟩``, whose gradients are ``2 U VᵀV`` and ``2 V UᵀU``."""
-
     @staticmethod
-    def forward(
-        ctx: Any,
-        fan_in_factor: Tensor,
-        fan_out_factor: Tensor,
-        zero: Tensor | None,
-        mean: Tensor | None,
-        precision: float,
-    ) -> Tensor:
+    def forward(ctx: Any, fan_in_logs: Tensor, fan_out_logs: Tensor, precision: float) -> Tensor:
         ctx.precision = precision
-        factors = fan_in_factor, fan_out_factor
-        logs, *gradients = sum_log_with_gradient(*factors)
-        grams = [factor.mT @ factor for factor in factors]
-        ctx.save_for_backward(*factors, *gradients, *grams)
-        squares = torch.dot(grams[0].view(-1), grams[1].view(-1))
-        if mean is not None:
-            squares.add_(_sum_squares(mean))
-        constant = _constant(fan_in_factor.shape[0] * fan_out_factor.shape[0], precision)
-        return squares.mul_(0.5 * precision).sub_(logs).add_(constant)
+        value, *slopes = _ktied(fan_in_logs, fan_out_logs, None, False, precision)
+        ctx.save_for_backward(fan_in_logs, fan_out_logs, *slopes)
+        return value
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        fan_in_factor, fan_out_factor, of_fan_in, of_fan_out, fan_in_gram, fan_out_gram = ctx.saved_tensors
-        of_zero = gradient * ctx.precision if ctx.needs_input_grad[2] else None
+        fan_in_logs, fan_out_logs, *slopes = ctx.saved_tensors
         if torch.is_grad_enabled():
-            factors = _by_autograd(gradient, fan_in_factor, fan_out_factor, ctx.precision)
+            found: Any = _ktied_by_autograd(gradient, fan_in_logs, fan_out_logs, ctx.precision)
         else:
-            factors = (
-                torch.addmm(of_fan_in, fan_in_factor, fan_out_gram, beta=-1, alpha=ctx.precision).mul_(gradient),
-                torch.addmm(of_fan_out, fan_out_factor, fan_in_gram, beta=-1, alpha=ctx.precision).mul_(gradient),
-            )
-        return *factors, of_zero, None, None
+            found = torch._foreach_mul(slopes, gradient)
+        return *found, None
 
 
-def _by_autograd(
-    gradient: Tensor, fan_in_factor: Tensor, fan_out_factor: Tensor, precision: float
-) -> tuple[Tensor | None, ...]:
+def _diagonal_by_autograd(
+    gradient: Tensor, mean: Tensor, log_std: Tensor, centre: float, precision: float
+) -> tuple[Tensor, Tensor]:
     """The gradient as a graph of plain operations, where it is to be differentiated in its turn."""
-    factors = fan_in_factor, fan_out_factor
+    return gradient * precision * (mean - centre), gradient * (precision * (2 * log_std).exp() - 1)
+
+
+def _ktied_by_autograd(
+    gradient: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, precision: float
+) -> tuple[Tensor | None, ...]:
+    """Likewise."""
+    logs = fan_in_logs, fan_out_logs
+    factors = [log.exp() for log in logs]
     grams = [factor.mT @ factor for factor in factors]
     value = 0.5 * precision * (grams[0] * grams[1]).sum() - sum_log_product(*factors)
-    wanted = [factor for factor in factors if factor.requires_grad]
+    wanted = [log for log in logs if log.requires_grad]
     found = iter(torch.autograd.grad(value, wanted, gradient, create_graph=True))
-    return tuple(next(found) if factor.requires_grad else None for factor in factors)
-
-
-def _sum_squares(x: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(x).square_()
+    return tuple(next(found) if log.requires_grad else None for log in logs)

@@ -11,29 +11,30 @@ from bayesrule.kernels.pairs import pair_products, pair_products_backward
 from bayesrule.kernels.thin import outer_sum, thin_product
 
 
-def ktied_linear(x: Tensor, weight: Tensor, fan_in_factor: Tensor, fan_out_factor: Tensor, noise: Tensor) -> Tensor:
-    """``y = x Wᵀ + √(x² S²) ∘ ε`` with ``S = U Vᵀ``, for (B, m) inputs and an (n, m) weight, on a CPU.
+def ktied_linear(x: Tensor, weight: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Tensor) -> Tensor:
+    """``y = x Wᵀ + √(x² S²) ∘ ε`` with ``S = U Vᵀ``, from log U and log V, for (B, m) inputs and an (n, m) weight.
 
     ``S²`` is a sum over pairs of columns, so ``x² S² = (x² UU) VVᵀ`` with k(k+1)/2 narrow columns. For the gradient the
     narrow columns and one tensor of the output's size, ``ε/√(x² S²)``, are kept.
     """
-    return _KTiedLinear.apply(x, weight, fan_in_factor, fan_out_factor, noise)
+    return _KTiedLinear.apply(x, weight, fan_in_logs, fan_out_logs, noise)
 
 
 def ktied_linear_reference(
-    x: Tensor, weight: Tensor, fan_in_factor: Tensor, fan_out_factor: Tensor, noise: Tensor
+    x: Tensor, weight: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Tensor
 ) -> Tensor:
     """`ktied_linear` in plain operations."""
-    narrow = x.square() @ pair_products(fan_in_factor, 1.0)
-    variance = narrow @ pair_products(fan_out_factor, 2.0).mT
+    narrow = x.square() @ pair_products(fan_in_logs.exp(), 1.0)
+    variance = narrow @ pair_products(fan_out_logs.exp(), 2.0).mT
     return x @ weight.mT + variance.clamp_min(torch.finfo(x.dtype).tiny).sqrt() * noise
 
 
 class _KTiedLinear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, fan_in_factor: Tensor, fan_out_factor: Tensor, noise: Tensor
+        ctx: Any, x: Tensor, weight: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Tensor
     ) -> Tensor:
+        factors = fan_in_factor, fan_out_factor = fan_in_logs.exp(), fan_out_logs.exp()
         fan_in_pairs, fan_out_pairs = _pairs(fan_in_factor, fan_out_factor)
         output = x @ weight.mT
         narrow = thin_product(x.square(), fan_in_pairs)
@@ -45,15 +46,16 @@ class _KTiedLinear(torch.autograd.Function):
         ratio = torch.div(noise, std, out=std)
         if dead is not None:
             ratio.masked_fill_(dead, 0.0)
-        ctx.save_for_backward(x, weight, fan_in_factor, fan_out_factor, fan_in_pairs, fan_out_pairs, narrow, ratio)
+        pairs = fan_in_pairs, fan_out_pairs
+        ctx.save_for_backward(x, weight, fan_in_logs, fan_out_logs, *factors, *pairs, narrow, ratio)
         return output
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, fan_in_factor, fan_out_factor, fan_in_pairs, fan_out_pairs, narrow, ratio = ctx.saved_tensors
+        x, weight, *logs, fan_in_factor, fan_out_factor, fan_in_pairs, fan_out_pairs, narrow, ratio = ctx.saved_tensors
         if torch.is_grad_enabled():
             noise = ratio * (narrow @ fan_out_pairs).sqrt()
-            return _by_autograd(gradient, x, weight, fan_in_factor, fan_out_factor, noise)
+            return _by_autograd(gradient, x, weight, *logs, noise)
         of_x, of_weight = ctx.needs_input_grad[:2]
         of_variance = gradient * ratio  # twice that, until the halves below
         of_narrow = thin_product(of_variance, fan_out_pairs)
@@ -66,8 +68,8 @@ class _KTiedLinear(torch.autograd.Function):
         return (
             input_gradient,
             gradient.mT @ x if of_weight else None,
-            pair_products_backward(fan_in_factor, 1.0, of_fan_in),
-            pair_products_backward(fan_out_factor, 2.0, of_fan_out),
+            pair_products_backward(fan_in_factor, 1.0, of_fan_in).mul_(fan_in_factor),
+            pair_products_backward(fan_out_factor, 2.0, of_fan_out).mul_(fan_out_factor),
             None,
         )
 

@@ -1,7 +1,7 @@
 """Triton kernels of k-tied local noise; imported only where Triton is installed and the tensors are on a GPU.
 
 Noise is made from a seed in device memory by Philox, four normals a call, one for each of four neighbouring strips of
-columns; the backward pass makes it again. Reductions stay in registers, and programs leave partial sums, not atomics.
+rows; the backward pass makes it again.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
@@ -16,12 +16,17 @@ from triton.language.extra import libdevice
 
 from bayesrule.kernels.triton_jit import kernel
 
-STRIP = tl.constexpr(64)
-"""Columns of a strip; the noise of a seed depends on it."""
+STRIP = tl.constexpr(16)
+"""Rows of a strip; the noise of a seed depends on it."""
 PADDED = tl.constexpr(16)
 """Pairs of columns, padded to what a matrix unit takes: ranks up to 5."""
 ROUNDS = tl.constexpr(7)
 """Of Philox-4x32: seven pass every test of randomness that ten pass."""
+PROGRAMS = 512
+"""About how many a launch should have: a few for each processor of the largest GPUs."""
+NARROW_ROWS, NARROW_BLOCK = 32, 128
+FEW_PIECES, ENOUGH_PROGRAMS = 8, 128
+"""Where a loop over inputs is so short, or so many programs go through it, parts of it would not pay their sum."""
 
 
 @kernel
@@ -37,26 +42,72 @@ def _two_normals(bits_radius, bits_angle, FAST: tl.constexpr):
 
 
 @kernel
-def _four_normals(seed, rows, groups, FAST: tl.constexpr):
-    """For each row and group of four columns, one strip apart."""
-    row = rows[:, None] + tl.zeros_like(groups)[None, :]
-    group = tl.zeros_like(rows)[:, None] + groups[None, :]
+def four_normals(seed, block, columns, FAST: tl.constexpr):
+    """For the four strips of a block of rows, and each column."""
+    group = block * STRIP + tl.arange(0, STRIP)
+    row = group[:, None] + tl.zeros_like(columns)[None, :]
+    column = tl.zeros_like(group)[:, None] + columns[None, :]
     zero = tl.zeros_like(row)
-    a, b, c, d = tl.philox(seed, group, row, zero, zero, ROUNDS)
+    a, b, c, d = tl.philox(seed, column, row, zero, zero, ROUNDS)
     first, second = _two_normals(a, b, FAST)
     third, fourth = _two_normals(c, d, FAST)
     return first, second, third, fourth
 
 
 @kernel
-def _variance(narrow, pairs, rows, columns, n, row_ok, column_ok, P: tl.constexpr):
-    """``Σ_p t_ip v_pj`` of a tile."""
+def rows_of_strip(block, strip):
+    """Which rows a strip of a block has."""
+    return (block * 4 + strip) * STRIP + tl.arange(0, STRIP)
+
+
+@kernel
+def variance_of_tile(narrow, pairs, rows, columns, n, row_ok, column_ok, P: tl.constexpr):
+    """``Σ_p t_ip v_pj``."""
     total = tl.zeros((rows.shape[0], columns.shape[0]), tl.float32)
     for p in tl.static_range(P):
         t = tl.load(narrow + rows * P + p, row_ok, 0.0)
         v = tl.load(pairs + p * n + columns, column_ok, 0.0)
         total += t[:, None] * v[None, :]
     return total
+
+
+@kernel
+def _pairs_of(logs, out, count, block, off_diagonal, K: tl.constexpr, BLOCK: tl.constexpr):
+    """``f_a f_c`` of some rows of a factor, in the order of `pair_products`."""
+    rows = block * BLOCK + tl.arange(0, BLOCK)
+    ok = rows < count
+    for by in tl.static_range(K):
+        for a in tl.static_range(K - by):
+            product = tl.exp(tl.load(logs + rows * K + a, ok, 0.0) + tl.load(logs + rows * K + a + by, ok, 0.0))
+            p = by * K - by * (by - 1) // 2 + a
+            if by > 0:
+                product *= off_diagonal
+            tl.store(out + p * count + rows, product, ok)
+
+
+@kernel
+def _bias_noise(logs, spread, seed, n, group, block, BLOCK: tl.constexpr, FAST: tl.constexpr):
+    """``σ ∘ ε`` of some columns, the noise that of a row beyond all others."""
+    columns = block * BLOCK + tl.arange(0, BLOCK)
+    zero = tl.zeros_like(columns)
+    bits = tl.philox(seed, columns, zero + group, zero, zero, ROUNDS)
+    noise = _two_normals(bits[0], bits[1], FAST)[0]
+    tl.store(spread + columns, tl.exp(tl.load(logs + columns, columns < n, 0.0)) * noise, columns < n)
+
+
+@kernel
+def _prepare_kernel(
+    fan_in, fan_out, fan_in_pairs, fan_out_pairs, bias_logs, bias_spread, seed_at, m, n, group,
+    K: tl.constexpr, BLOCK: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    """The pairs of both factors, of which one of the fan-out stands for both its orders; and the bias's noise."""
+    block, of_rows, of_columns = tl.program_id(0), tl.cdiv(m, BLOCK), tl.cdiv(n, BLOCK)
+    if block < of_rows:
+        _pairs_of(fan_in, fan_in_pairs, m, block, 1.0, K, BLOCK)
+    elif block < of_rows + of_columns:
+        _pairs_of(fan_out, fan_out_pairs, n, block - of_rows, 2.0, K, BLOCK)
+    else:
+        _bias_noise(bias_logs, bias_spread, tl.load(seed_at), n, group, block - of_rows - of_columns, BLOCK, FAST)
 
 
 @kernel
@@ -80,162 +131,104 @@ def _narrow_kernel(
 
 @kernel
 def _noise_kernel(
-    y,
-    narrow,
-    pairs,
-    seed_at,
-    b,
-    n,
-    tiny,
-    P: tl.constexpr,
-    ROWS: tl.constexpr,
-    FAST: tl.constexpr,
-    REPLACE: tl.constexpr,
-):
-    """``y += √(t VVᵀ) ∘ ε`` for four strips of columns; or ``y = ε``."""
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    lane = tl.arange(0, STRIP)
-    normals = _four_normals(tl.load(seed_at), rows, lane + tl.program_id(1) * STRIP, FAST)
-    row_ok = rows < b
+    y, narrow, pairs, bias, bias_spread, seed_at, b, n, tiny,
+    P: tl.constexpr, COLUMNS: tl.constexpr, FAST: tl.constexpr, REPLACE: tl.constexpr,
+    WITH_BIAS: tl.constexpr, RANDOM_BIAS: tl.constexpr,
+):  # fmt: skip
+    """``y += √(t VVᵀ) ∘ ε`` and the bias, for four strips of rows; or ``y = ε``."""
+    block = tl.program_id(0)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    column_ok = columns < n
+    normals = four_normals(tl.load(seed_at), block, columns, FAST)
+    shift = tl.zeros((COLUMNS,), tl.float32)
+    if WITH_BIAS:
+        shift += tl.load(bias + columns, column_ok, 0.0)
+    if RANDOM_BIAS:
+        shift += tl.load(bias_spread + columns, column_ok, 0.0)
     for strip in tl.static_range(4):
-        columns = lane + (tl.program_id(1) * 4 + strip) * STRIP
-        column_ok = columns < n
+        rows = rows_of_strip(block, strip)
+        row_ok = rows < b
         at = y + rows[:, None].to(tl.int64) * n + columns[None, :]
         ok = row_ok[:, None] & column_ok[None, :]
         if REPLACE:
             tl.store(at, normals[strip], ok)
         else:
-            std = tl.sqrt(tl.maximum(_variance(narrow, pairs, rows, columns, n, row_ok, column_ok, P), tiny))
-            noisy = tl.load(at, ok, 0.0).to(tl.float32) + std * normals[strip]
-            tl.store(at, noisy, ok)
+            variance = variance_of_tile(narrow, pairs, rows, columns, n, row_ok, column_ok, P)
+            noise = tl.sqrt(tl.maximum(variance, tiny)) * normals[strip]
+            tl.store(at, tl.load(at, ok, 0.0).to(tl.float32) + (noise + shift[None, :]), ok)
 
 
-@kernel
-def _variance_gradient_kernel(
-    gradient, narrow, pairs, seed_at, of_narrow, of_pairs, b, n, tiny, blocks, blocks_per_split,
-    P: tl.constexpr, ROWS: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """``h = g ∘ ε / std``; sums ``h VV`` over columns in registers, and leaves ``hᵀ t`` of its rows."""
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    lane, p = tl.arange(0, STRIP), tl.arange(0, PADDED)
-    row_ok, p_ok = rows < b, p < P
-    seed = tl.load(seed_at)
-    t = tl.load(narrow + rows[:, None] * P + p[None, :], row_ok[:, None] & p_ok[None, :], 0.0)
-    total = tl.zeros((ROWS, PADDED), tl.float32)
-    start = tl.program_id(1) * blocks_per_split
-    for block in range(start, min(start + blocks_per_split, blocks)):
-        normals = _four_normals(seed, rows, lane + block * STRIP, FAST)
-        for strip in tl.static_range(4):
-            columns = lane + (block * 4 + strip) * STRIP
-            column_ok = columns < n
-            ok = row_ok[:, None] & column_ok[None, :]
-            at = gradient + rows[:, None].to(tl.int64) * n + columns[None, :]
-            variance = _variance(narrow, pairs, rows, columns, n, row_ok, column_ok, P)
-            scaled = tl.load(at, ok, 0.0).to(tl.float32) * normals[strip] * tl.rsqrt(tl.maximum(variance, tiny))
-            scaled = tl.where(variance >= tiny, scaled, 0.0)
-            v = tl.load(pairs + p[None, :] * n + columns[:, None], p_ok[None, :] & column_ok[:, None], 0.0)
-            total += tl.dot(scaled, v, input_precision=PRECISION)
-            share = tl.dot(tl.trans(scaled), t, input_precision=PRECISION)
-            place = (tl.program_id(0) * n + columns[:, None]) * P + p[None, :]
-            tl.store(of_pairs + place, share, column_ok[:, None] & p_ok[None, :])
-    place = (tl.program_id(1) * b + rows[:, None]) * P + p[None, :]
-    tl.store(of_narrow + place, total, row_ok[:, None] & p_ok[None, :])
-
-
-@kernel
-def _input_gradient_kernel(
-    x, of_narrow, pairs, of_x, of_pairs, b, m, rows_per_split,
-    P: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, WITH_X: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """``∂x += x ∘ (h VV UUᵀ)``, and leaves ``(x²)ᵀ h VV`` of one split of the rows."""
-    columns, p = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, PADDED)
-    column_ok, p_ok = columns < m, p < P
-    total = tl.zeros((BLOCK, PADDED), tl.float32)
-    start = tl.program_id(1) * rows_per_split
-    for first in range(start, min(start + rows_per_split, b), ROWS):
-        rows = tl.arange(0, ROWS) + first
-        row_ok = rows < b
-        ok = row_ok[:, None] & column_ok[None, :]
-        at = rows[:, None].to(tl.int64) * m + columns[None, :]
-        tile = tl.load(x + at, ok, 0.0).to(tl.float32)
-        h = tl.load(of_narrow + rows[:, None] * P + p[None, :], row_ok[:, None] & p_ok[None, :], 0.0)
-        total += tl.dot(tl.trans(tile * tile), h, input_precision=PRECISION)
-        if WITH_X:
-            slope = tile * _variance(of_narrow, pairs, rows, columns, m, row_ok, column_ok, P)
-            tl.store(of_x + at, tl.load(of_x + at, ok, 0.0).to(tl.float32) + slope, ok)
-    place = (tl.program_id(1) * m + columns[:, None]) * P + p[None, :]
-    tl.store(of_pairs + place, total, column_ok[:, None] & p_ok[None, :])
-
-
-PROGRAMS = 512
-"""About how many a launch should have: a few for each processor of the largest GPUs."""
-
-
-def _settings(x: Tensor) -> dict[str, object]:
-    """Fast sines, and matrix units where the precision of the inputs (or torch's own setting) allows them."""
+def settings(x: Tensor) -> dict[str, object]:
+    """Matrix units where the precision of the inputs (or torch's own setting) allows them."""
     exact = x.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32
     return {"PRECISION": "ieee" if exact else "tf32"}
 
 
-def _splits(blocks: int, pieces: int) -> tuple[int, int]:
+def splits_of(blocks: int, pieces: int) -> tuple[int, int]:
     """Into how many parts to cut a loop over ``pieces``, given ``blocks`` programs, and how many pieces each has."""
     each = triton.cdiv(pieces, max(1, min(pieces, PROGRAMS // max(1, blocks))))
     return triton.cdiv(pieces, each), each
 
 
-def _fast(x: Tensor) -> bool:
+def has_fast_sines(x: Tensor) -> bool:
+    """Whether the GPU has sines and cosines in hardware."""
     return x.is_cuda and torch.version.hip is None
 
 
-def add_noise(y: Tensor, x: Tensor, fan_in_pairs: Tensor, fan_out_pairs: Tensor, seed: Tensor) -> Tensor:
-    """Add the noise to ``y`` in place; the narrow columns ``x² UU`` come back. The pairs are rows, of float32."""
-    (b, m), n, count = x.shape, y.shape[1], fan_in_pairs.shape[0]
-    rows, block = 32, 128
-    splits, pieces = _splits(triton.cdiv(b, rows), triton.cdiv(m, block))
-    narrow = x.new_empty(splits, b, count, dtype=torch.float32)
-    _narrow_kernel[(triton.cdiv(b, rows), splits)](
-        x, fan_in_pairs, narrow, b, m, pieces * block, P=count, ROWS=rows, BLOCK=block, **_settings(x)
-    )
-    narrow = narrow.sum(0) if splits > 1 else narrow[0]
-    _noise_kernel[(triton.cdiv(b, 16), triton.cdiv(n, 4 * STRIP.value))](
-        y, narrow, fan_out_pairs, seed, b, n, torch.finfo(torch.float32).tiny,
-        P=count, ROWS=16, FAST=_fast(x), REPLACE=False, num_warps=8,
+def row_blocks_of(rows: int) -> int:
+    """Blocks of four strips."""
+    return triton.cdiv(rows, 4 * STRIP.value)
+
+
+def prepare(
+    fan_in_logs: Tensor, fan_out_logs: Tensor, bias_logs: Tensor | None, seed: Tensor, rows: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The products of the columns of both factors in pairs, as rows, and the bias's noise, from their logarithms."""
+    (m, rank), n, block = fan_in_logs.shape, fan_out_logs.shape[0], 256
+    count, logs = rank * (rank + 1) // 2, fan_in_logs if bias_logs is None else bias_logs
+    pairs = fan_in_logs.new_empty(count, m), fan_in_logs.new_empty(count, n)
+    spread = fan_in_logs.new_empty(0 if bias_logs is None else n)
+    programs = triton.cdiv(m, block) + triton.cdiv(n, block) + triton.cdiv(spread.numel(), block)
+    _prepare_kernel[(programs,)](
+        fan_in_logs, fan_out_logs, *pairs, logs, spread, seed, m, n, row_blocks_of(rows) * STRIP.value,
+        K=rank, BLOCK=block, FAST=has_fast_sines(logs),
     )  # fmt: skip
+    return *pairs, spread
+
+
+def add_noise(
+    y: Tensor, x: Tensor, fan_in_pairs: Tensor, fan_out_pairs: Tensor, bias: Tensor | None, spread: Tensor, seed: Tensor
+) -> Tensor:
+    """Add noise and bias to ``y`` in place; the narrow columns ``x² UU`` come back. The pairs are rows, of float32."""
+    (b, m), count = x.shape, fan_in_pairs.shape[0]
+    blocks = triton.cdiv(b, NARROW_ROWS)
+    splits, pieces = 1, triton.cdiv(m, NARROW_BLOCK)
+    if pieces > FEW_PIECES and blocks < ENOUGH_PROGRAMS:
+        splits, pieces = splits_of(blocks, pieces)
+    narrow = x.new_empty(splits, b, count, dtype=torch.float32)
+    _narrow_kernel[(blocks, splits)](
+        x, fan_in_pairs, narrow, b, m, pieces * NARROW_BLOCK,
+        P=count, ROWS=NARROW_ROWS, BLOCK=NARROW_BLOCK, **settings(x),
+    )  # fmt: skip
+    narrow = narrow.sum(0) if splits > 1 else narrow[0]
+    _add_noise(y, narrow, fan_out_pairs, bias, spread, seed, count, replace=False)
     return narrow
 
 
 def normals(seed: Tensor, b: int, n: int) -> Tensor:
     """The noise that `add_noise` takes from this seed."""
     out = torch.empty(b, n, dtype=torch.float32, device=seed.device)
-    _noise_kernel[(triton.cdiv(b, 16), triton.cdiv(n, 4 * STRIP.value))](
-        out, out, out, seed, b, n, 0.0, P=1, ROWS=16, FAST=_fast(out), REPLACE=True, num_warps=8
-    )
+    _add_noise(out, out, out, None, out[:0], seed, 1, replace=True)
     return out
 
 
-def noise_gradients(
-    gradient: Tensor, x: Tensor, narrow: Tensor, fan_in_pairs: Tensor, fan_out_pairs: Tensor, seed: Tensor,
-    input_gradient: Tensor | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The gradients in the pairs, as rows; the noise's part of the input's gradient is added in place, if wanted."""
-    (b, m), n, count = x.shape, gradient.shape[1], fan_in_pairs.shape[0]
-    rows = 32
-    row_blocks = triton.cdiv(b, rows)
-    blocks = triton.cdiv(n, 4 * STRIP.value)
-    splits, each = _splits(row_blocks, blocks)
-    of_narrow = x.new_empty(splits, b, count, dtype=torch.float32)
-    of_fan_out = x.new_empty(row_blocks, n, count, dtype=torch.float32)
-    _variance_gradient_kernel[(row_blocks, splits)](
-        gradient, narrow, fan_out_pairs, seed, of_narrow, of_fan_out, b, n, torch.finfo(torch.float32).tiny,
-        blocks, each, P=count, ROWS=rows, FAST=_fast(x), num_warps=8, **_settings(x),
+def _add_noise(
+    y: Tensor, narrow: Tensor, pairs: Tensor, bias: Tensor | None, spread: Tensor, seed: Tensor, count: int, *,
+    replace: bool,
+) -> None:  # fmt: skip
+    (b, n), columns = y.shape, 128
+    _noise_kernel[(row_blocks_of(b), triton.cdiv(n, columns))](
+        y, narrow, pairs, pairs if bias is None else bias, spread, seed, b, n, torch.finfo(torch.float32).tiny,
+        P=count, COLUMNS=columns, FAST=has_fast_sines(y), REPLACE=replace,
+        WITH_BIAS=bias is not None, RANDOM_BIAS=spread.numel() > 0, num_warps=8,
     )  # fmt: skip
-    of_narrow = of_narrow.sum(0) if splits > 1 else of_narrow[0]
-    block = 64
-    splits, pieces = _splits(triton.cdiv(m, block), row_blocks)
-    of_fan_in = x.new_empty(splits, m, count, dtype=torch.float32)
-    of_x = x if input_gradient is None else input_gradient
-    _input_gradient_kernel[(triton.cdiv(m, block), splits)](
-        x, of_narrow, fan_in_pairs, of_x, of_fan_in, b, m, pieces * rows,
-        P=count, ROWS=rows, BLOCK=block, WITH_X=input_gradient is not None, **_settings(x),
-    )  # fmt: skip
-    return of_fan_in.sum(0).mul_(0.5).mT.contiguous(), of_fan_out.sum(0).mul_(0.5).mT.contiguous()

@@ -134,6 +134,6 @@ def posteriors(model: Drawable) -> dict[str, Posterior]:
 
 
 def mean_module(bnn: BayesianModule) -> nn.Module:
-    """A plain network at the posterior mean: the original classes, parameter names and layouts."""
+    """A plain network at the posterior mean: the original classes, parameter names and layouts; in evaluation mode."""
     need_bayesian(bnn, "br.mean_module")
-    return bnn.plain()
+    return bnn.plain().eval()

@@ -90,6 +90,6 @@ def describe(option: Any) -> str:
         value = getattr(option, field.name)
         if isinstance(value, Tensor):
             changed.append(f"{field.name}=tensor{tuple(value.shape)}")
-        elif value != field.default or field.name in ("rank", "std"):
+        elif value != field.default or field.name in ("rank", "std", "group"):
             changed.append(f"{field.name}={value!r}")
     return f"{type(option).__name__}({', '.join(changed)})"

@@ -80,6 +80,10 @@ class DrawTable:
         """Whether a forward pass is under way."""
         return self._depth > 0
 
+    def unused(self, home: Home) -> bool:
+        """Whether this pass has not yet drawn from a home, and may do so in a layer."""
+        return not any(home.name in names for names in (self.shared, self._drawn, self._estimated))
+
     def claim(self, home: Home) -> bool:
         """Whether a layer may let this home's noise enter its output directly: only as its one use in a pass."""
         if home.name in self._estimated:

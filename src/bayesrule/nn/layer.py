@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from bayesrule.contractions import Contraction
 from bayesrule.estimators import Estimator, Mean, WeightSample
+from bayesrule.kernels import Bias
 from bayesrule.nn.draw_table import DrawTable
 from bayesrule.nn.home import Home
 from bayesrule.posteriors import Posterior
@@ -70,11 +71,34 @@ class BayesianLayer(nn.Module):
             return super().extra_repr()
 
     def _estimate(self, estimator: Estimator, posterior: Posterior, contraction: Contraction, x: Tensor) -> Tensor:
+        output = self._estimate_with_bias(estimator, posterior, contraction, x)
+        if output is not None:
+            return output
         output = estimator(posterior, contraction, x, self.draws.noise)
         if len(self._home("weight").posterior.parts) > 1:  # the bias is a row of the weight
             return output
         bias = self._bias()
-        return output if bias is None else output + bias.reshape(-1, *(1,) * (-1 - contraction.channel_dim))
+        if bias is None:
+            return output
+        # In the output's precision: of a float32 bias every later activation would be float32, under autocast too.
+        return output + bias.to(output.dtype).reshape(-1, *(1,) * (-1 - contraction.channel_dim))
+
+    def _estimate_with_bias(
+        self, estimator: Estimator, posterior: Posterior, contraction: Contraction, x: Tensor
+    ) -> Tensor | None:
+        """The output with its bias, where there is code that makes both at once."""
+        home = self._home("bias") if "bias" in self.qualified else None
+        plain = self._parameters.get("bias")
+        if len(posterior.parts) > 1 or (plain is None if home is None else not self.draws.unused(home)):
+            return None
+
+        def law() -> Bias | None:
+            return (plain, None) if home is None else home().as_bias()  # type: ignore[return-value]
+
+        output = estimator.fused_output(posterior, contraction, x, self.draws.noise, law)
+        if output is not None and home is not None:
+            self.draws.claim(home)
+        return output
 
     def _bias(self) -> Tensor | None:
         if "bias" in self.qualified:  # not by `getattr`: compiled code would guard on the draw it gives

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.errors import Unsupported
-from bayesrule.kernels import StoredMean
+from bayesrule.kernels import BiasLaw, StoredParameters
 from bayesrule.linalg import event_dims
 from bayesrule.posteriors.output_noise import OutputNoise
 from bayesrule.random import NoiseSource
@@ -77,13 +77,14 @@ class CovarianceOperator(ABC):
         )
 
     def fused_output(
-        self, mean: Tensor, stored: StoredMean | None, contraction: Contraction, x: Tensor, noise: NoiseSource
-    ) -> Tensor | None:
-        """``op(x, mean)`` and the noise of `project`, by code for just this case; None where there is none."""
+        self, mean: Tensor, stored: StoredParameters | None, contraction: Contraction, x: Tensor, noise: NoiseSource,
+        bias: BiasLaw | None = None,
+    ) -> Tensor | None:  # fmt: skip
+        """``op(x, mean)``, the noise of `project` and a bias, by code for just this case; None where there is none."""
         return None
 
     def fused_divergence(
-        self, mean: Tensor, stored: StoredMean | None, centre: float, precision: float
+        self, mean: Tensor, stored: StoredParameters | None, centre: float, precision: float
     ) -> Tensor | None:
         """The KL to a normal prior whose mean and precision are numbers, likewise."""
         return None

@@ -9,32 +9,42 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesrule.kernels import StoredMean, diagonal_divergence, ordinary
+from bayesrule.kernels import StoredParameters, diagonal_divergence, has_fused_divergence
 from bayesrule.posteriors.family import Family, check_positive
 from bayesrule.posteriors.gaussian import GaussianPosterior
 from bayesrule.posteriors.independent import IndependentCovariance
+from bayesrule.posteriors.logarithms import GivenByLogarithms
 from bayesrule.posteriors.parts import Part
 from bayesrule.random import draw
 
 
 @dataclass(frozen=True)
-class DiagonalCovariance(IndependentCovariance):
+class DiagonalCovariance(GivenByLogarithms, IndependentCovariance):
     """``Σ = diag(σ²)`` with free σ, over an event of any shape."""
 
     std: Tensor
     event_dim: int = 2
+
+    @property
+    def shape(self) -> torch.Size:
+        """That of the standard deviations."""
+        return self.shape_of("std")
 
     def select_rows(self, index: Tensor) -> DiagonalCovariance:
         """σ of those rows."""
         return DiagonalCovariance(self.std[..., index, :])
 
     def fused_divergence(
-        self, mean: Tensor, stored: StoredMean | None, centre: float, precision: float
+        self, mean: Tensor, stored: StoredParameters | None, centre: float, precision: float
     ) -> Tensor | None:
         """`diagonal_divergence`, for vectors, which are so short that every operation counts."""
-        if self.event_dim != 1 or mean.ndim != 1 or not ordinary(mean, self.std):
+        if self.event_dim != 1 or mean.ndim != 1:
             return None
-        return diagonal_divergence(mean, self.std, centre, precision)
+        log_std = self.log("std")
+        if not has_fused_divergence(mean, log_std):
+            return None
+        tapped = None if stored is None else stored.take(kl=True)
+        return diagonal_divergence(mean, log_std, centre, precision, tapped)
 
 
 @dataclass(frozen=True)
@@ -61,4 +71,5 @@ class Diagonal(Family):
         self, parameters: Mapping[str, Tensor], *, event_dim: int, parts: tuple[Part, ...] = ()
     ) -> GaussianPosterior:
         """``N(mean, diag(exp(log_std)²))``."""
-        return GaussianPosterior(parameters["mean"], DiagonalCovariance(parameters["log_std"].exp(), event_dim), parts)
+        covariance = DiagonalCovariance.of_logarithms({"std": parameters["log_std"]}, event_dim=event_dim)
+        return GaussianPosterior(parameters["mean"], covariance, parts)

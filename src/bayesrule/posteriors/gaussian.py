@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from bayesrule.errors import ShapeMismatch
-from bayesrule.kernels import StoredMean
+from bayesrule.kernels import Bias, BiasLaw, StoredParameters
 from bayesrule.linalg import event_dims
 from bayesrule.posteriors.covariance import CovarianceOperator
+from bayesrule.posteriors.logarithms import GivenByLogarithms
 from bayesrule.posteriors.output_noise import OutputNoise
 from bayesrule.posteriors.parts import Part, locate
 from bayesrule.posteriors.posterior import Posterior
@@ -29,7 +30,7 @@ class GaussianPosterior(Posterior):
     mean: Tensor
     covariance: CovarianceOperator
     parts: tuple[Part, ...] = ()
-    stored: StoredMean | None = field(default=None, compare=False, repr=False)
+    stored: StoredParameters | None = field(default=None, compare=False, repr=False)
     """The parameter that the mean shows, if it does: for code that gives it its gradient directly."""
 
     def __post_init__(self) -> None:
@@ -85,9 +86,19 @@ class GaussianPosterior(Posterior):
         """Local noise, by the covariance's structure."""
         return self.covariance.project(contraction, x)
 
-    def fused_output(self, contraction: Contraction, x: Tensor, noise: NoiseSource) -> Tensor | None:
+    def fused_output(
+        self, contraction: Contraction, x: Tensor, noise: NoiseSource, bias: BiasLaw | None = None
+    ) -> Tensor | None:
         """As the covariance has it."""
-        return self.covariance.fused_output(self.mean, self.stored, contraction, x, noise)
+        return self.covariance.fused_output(self.mean, self.stored, contraction, x, noise, bias)
+
+    def as_bias(self) -> Bias | None:
+        """If the covariance is given by logarithms."""
+        covariance = self.covariance
+        if self.mean.ndim != 1 or not isinstance(covariance, GivenByLogarithms):
+            return None
+        tapped = None if self.stored is None else self.stored.take()
+        return (self.mean, covariance.log("std")) if tapped is None else (tapped.tensors[0], tapped.tensors[1])
 
     def fused_divergence(self, centre: float, precision: float) -> Tensor | None:
         """As the covariance has it."""

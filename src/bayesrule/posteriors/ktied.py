@@ -12,8 +12,9 @@ from torch import Tensor
 
 from bayesrule.errors import InvalidArgument
 from bayesrule.kernels import (
-    StoredMean,
-    has_ktied_divergence,
+    BiasLaw,
+    StoredParameters,
+    has_fused_divergence,
     ktied_divergence,
     ktied_output,
     pair_products,
@@ -23,13 +24,14 @@ from bayesrule.linalg import bilinear_sum, sum_of_squares
 from bayesrule.posteriors.family import Family, check_matrix, check_positive
 from bayesrule.posteriors.gaussian import GaussianPosterior
 from bayesrule.posteriors.independent import IndependentCovariance
+from bayesrule.posteriors.logarithms import GivenByLogarithms
 from bayesrule.posteriors.parts import Part
 from bayesrule.random import NoiseSource, draw
 from bayesrule.typing import Contraction
 
 
 @dataclass(frozen=True)
-class KTiedCovariance(IndependentCovariance):
+class KTiedCovariance(GivenByLogarithms, IndependentCovariance):
     """``Σ = diag(S²)``, ``S = U Vᵀ`` with positive factors   [k-tied Normal, Sec. 3].
 
     ``S²`` is a sum over pairs, ``S²_ij = Σ_{a≤c} w_ac (u_ia u_ic)(v_ja v_jc)``, so traces and local noise cost
@@ -43,7 +45,7 @@ class KTiedCovariance(IndependentCovariance):
     @property
     def shape(self) -> torch.Size:
         """(…, fan-in, fan-out)."""
-        return torch.Size((*self.fan_in_factor.shape[:-1], self.fan_out_factor.shape[-2]))
+        return torch.Size((*self.shape_of("fan_in_factor")[:-1], self.shape_of("fan_out_factor")[-2]))
 
     @property
     def std(self) -> Tensor:  # type: ignore[override]
@@ -68,25 +70,30 @@ class KTiedCovariance(IndependentCovariance):
         return contraction.mix(narrow, self._fan_out_pairs)
 
     def fused_output(
-        self, mean: Tensor, stored: StoredMean | None, contraction: Contraction, x: Tensor, noise: NoiseSource
-    ) -> Tensor | None:
+        self, mean: Tensor, stored: StoredParameters | None, contraction: Contraction, x: Tensor, noise: NoiseSource,
+        bias: BiasLaw | None = None,
+    ) -> Tensor | None:  # fmt: skip
         """For dense layers."""
         if not contraction.is_product:
             return None
-        return ktied_output(x, mean, stored, (self.fan_in_factor, self.fan_out_factor), noise)
+        return ktied_output(x, mean, stored, self._logs, noise, bias)
 
     def fused_divergence(
-        self, mean: Tensor, stored: StoredMean | None, centre: float, precision: float
+        self, mean: Tensor, stored: StoredParameters | None, centre: float, precision: float
     ) -> Tensor | None:
         """For one matrix; a mean that a layer used before, in the same step, takes both gradients at once."""
-        factors = self.fan_in_factor, self.fan_out_factor
-        if not has_ktied_divergence(mean, *factors):
+        logs = self._logs
+        if mean.ndim != 2 or not has_fused_divergence(mean, *logs):
             return None
-        tapped = None if stored is None or centre else stored.take()
-        if tapped is not None:
-            return ktied_divergence(*factors, precision, (mean, tapped[1]))
+        tapped = None if stored is None or centre else stored.take(kl=True)
+        if stored is not None and tapped is not None:
+            return ktied_divergence(*logs, precision, (stored.parameters[0], tapped))
         squares = sum_of_squares(mean, 2, mean.new_full((), centre) if centre else None)
-        return ktied_divergence(*factors, precision) + 0.5 * precision * squares
+        return ktied_divergence(*logs, precision) + 0.5 * precision * squares
+
+    @property
+    def _logs(self) -> tuple[Tensor, Tensor]:
+        return self.log("fan_in_factor"), self.log("fan_out_factor")
 
     @property
     def _fan_in_pairs(self) -> Tensor:
@@ -134,5 +141,7 @@ class KTied(Family):
         self, parameters: Mapping[str, Tensor], *, event_dim: int = 2, parts: tuple[Part, ...] = ()
     ) -> GaussianPosterior:
         """``N(mean, diag((U Vᵀ)²))``."""
-        covariance = KTiedCovariance(parameters["fan_in_log_factor"].exp(), parameters["fan_out_log_factor"].exp())
+        covariance = KTiedCovariance.of_logarithms(
+            {f"fan_{side}_factor": parameters[f"fan_{side}_log_factor"] for side in ("in", "out")}
+        )
         return GaussianPosterior(parameters["mean"], covariance, parts)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from bayesrule.kernels import MeanTap, StoredMean
+from bayesrule.kernels import ParameterTap, StoredParameters
 from bayesrule.linalg import MatrixView
 from bayesrule.posteriors.family import Family
 from bayesrule.posteriors.gaussian import GaussianPosterior
@@ -43,7 +43,7 @@ class Variational(nn.Module):
         self.parts = parts or (Part("weight", _as_it_is(mean)),)
         event = self._event(mean.detach())
         self.event_dim = event.ndim
-        self.tap = MeanTap()
+        self.tap = ParameterTap()
         initial = family.init(event, generator=generator)
         initial["mean"] = mean
         for key, value in initial.items():
@@ -63,8 +63,8 @@ class Variational(nn.Module):
         if self.gather is not None:  # a whole tensor is new in every pass: nothing of it may be kept between two
             return self.at({name: self.gather(tensor) for name, tensor in parameters.items()})
         posterior = self.at(parameters)
-        if self._as_linear and isinstance(posterior, GaussianPosterior) and not torch.compiler.is_compiling():
-            return replace(posterior, stored=StoredMean(parameters["mean"], self.tap))
+        if self._tapped and isinstance(posterior, GaussianPosterior) and not torch.compiler.is_compiling():
+            return replace(posterior, stored=StoredParameters(tuple(parameters.values()), self.tap))
         return posterior
 
     def at(self, parameters: Mapping[str, Tensor]) -> Posterior:
@@ -77,10 +77,11 @@ class Variational(nn.Module):
         return f"{', '.join(part.name for part in self.parts)}: {self.family}"
 
     @property
-    def _as_linear(self) -> bool:
-        """Whether the mean is kept as `nn.Linear` keeps its weight, fan-out × fan-in."""
+    def _tapped(self) -> bool:
+        """Whether the mean is kept as `nn.Linear` keeps its weight, fan-out × fan-in, or a vector such as its bias."""
         layout = self.parts[0].layout
-        return len(self.parts) == 1 and isinstance(layout, MatrixView) and layout.is_transposed_matrix
+        as_linear = isinstance(layout, MatrixView) and layout.is_transposed_matrix
+        return len(self.parts) == 1 and (as_linear or self.event_dim == 1)
 
     def _event(self, mean: Tensor) -> Tensor:
         layout = self.parts[0].layout

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
-from bayesrule.prune.layers import channel_axes, fan
+from bayesrule.prune.layers import channel_axes, fan, is_depthwise
 from bayesrule.prune.plan import Cut, Indices
 
 
@@ -45,7 +45,7 @@ def apply(net: nn.Module, cuts: Sequence[Cut]) -> None:
     """Cut layers of a network. Changes it: callers own it."""
     for cut in cuts:
         module = net.get_submodule(cut.layer)
-        if not isinstance(module, nn.Linear | _ConvNd):
+        if not isinstance(module, nn.Linear | _ConvNd) or is_depthwise(module):
             _cut_per_unit(module, cut)
             continue
         inputs, _ = fan(module)
@@ -92,6 +92,8 @@ def _cut_per_unit(module: Any, cut: Cut) -> None:
         return
     if isinstance(module, _NormBase):
         module.num_features = len(cut.outputs)
+    elif isinstance(module, _ConvNd):
+        module.groups = module.in_channels = module.out_channels = len(cut.outputs)
     elif isinstance(module, nn.GroupNorm):
         module.num_channels = len(cut.outputs)
         module.num_groups = module.num_groups if cut.groups is None else cut.groups
@@ -116,5 +118,5 @@ def _put_select(net: nn.Module, cut: Cut, module: nn.Module, inputs: int) -> Non
     select = Select(cast(Indices, cut.select), dim, inputs).to(weight.device)
     parent, _, name = cut.layer.rpartition(".")
     pair = nn.Sequential(OrderedDict(select=select, layer=module))
-    pair.training = module.training
+    pair.train(module.training)
     net.get_submodule(parent)._modules[name] = pair

@@ -3,22 +3,48 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from typing import cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 PER_UNIT_LAYERS = (nn.Embedding, _NormBase, nn.GroupNorm, nn.PReLU)
 """Which keep numbers for each unit, and can be cut with it."""
-FUSED = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.Transformer)
+FUSED = (
+    nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.TransformerEncoder,
+    nn.TransformerDecoder, nn.Transformer,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why a layer is left whole.
+
+    Attributes:
+        module: The name of what stands in the way: the layer itself, or a fused module around it.
+        why: The reason, said of that module.
+    """
+
+    module: str
+    why: str
+
+    def note(self, layer: str) -> str:
+        """The reason, for the table's row of a layer."""
+        return self.why if layer == self.module else f"part of {self.module!r}: {self.why}"
 
 
 def is_layer(module: nn.Module) -> bool:
     """Whether it is a layer whose inputs and outputs can be cut, or one like it that `why_not` speaks of."""
     return isinstance(module, nn.Linear | _ConvNd)
+
+
+def is_depthwise(module: nn.Module | None) -> bool:
+    """Whether every channel is convolved by itself, into one: it can be cut with its channel, like a normalisation."""
+    return isinstance(module, _ConvNd) and 1 < module.groups == module.in_channels == module.out_channels
 
 
 def channel_axes(module: nn.Module) -> tuple[int, int]:
@@ -60,7 +86,12 @@ def keeps_constants(module: nn.Module) -> bool:
     return not padded or conv.padding_mode != "zeros"
 
 
-def uncuttable(net: nn.Module, graph: fx.Graph | None, names: set[str]) -> dict[str, str]:
+def passes_on(module: nn.Module, constant: Float[Tensor, " units"]) -> Bool[Tensor, " units"]:
+    """Which inputs add a constant to the outputs: those that are one, unless a border of zeros beside them shows."""
+    return ~constant.isnan() & (keeps_constants(module) | (constant == 0))
+
+
+def uncuttable(net: nn.Module, graph: fx.Graph | None, names: set[str]) -> dict[str, Obstacle]:
     """Why modules cannot be cut, by their names: those with weights to be pruned, and whatever else could be.
 
     Args:
@@ -78,15 +109,25 @@ def uncuttable(net: nn.Module, graph: fx.Graph | None, names: set[str]) -> dict[
         owners[parameter].append(name)
     found = {}
     for layer in sorted(layers):
-        module = net.get_submodule(layer)
+        module, around = net.get_submodule(layer), _fused_around(net, layer)
+        if around is not None:
+            found[layer] = Obstacle(around, "its projections are cut into heads by one fused function")
+            continue
         own = dict(module.named_parameters(prefix=layer, recurse=False))
         tied = [
             f"{name.rpartition('.')[2]} is also {other!r}"
             for name, parameter in own.items() for other in owners[parameter] if other != name
         ]  # fmt: skip
         if why := _why_not(module, calls[layer], tied, bool(read & set(own))):
-            found[layer] = why
+            found[layer] = Obstacle(layer, why)
     return found
+
+
+def _fused_around(net: nn.Module, layer: str) -> str | None:
+    """The outermost fused module that holds the layer, or is it."""
+    names = layer.split(".") if layer else []
+    outside_in = (".".join(names[:depth]) for depth in range(len(names) + 1))
+    return next((name for name in outside_in if isinstance(net.get_submodule(name), FUSED)), None)
 
 
 def _keeps_numbers(module: nn.Module) -> bool:
@@ -97,9 +138,7 @@ def _keeps_numbers(module: nn.Module) -> bool:
 def _why_not(module: nn.Module, calls: int, tied: list[str], read: bool) -> str:
     if isinstance(module, nn.RNNBase | nn.RNNCellBase):
         return "its units feed back into themselves at every step"
-    if isinstance(module, FUSED):
-        return "its projections are cut into heads by one fused function"
-    if isinstance(module, _ConvNd) and module.groups > 1:
+    if isinstance(module, _ConvNd) and module.groups > 1 and not is_depthwise(module):
         return f"each of its {module.groups} groups sees channels of its own"
     if tied:
         return f"its {', its '.join(tied)}"

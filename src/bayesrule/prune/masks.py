@@ -95,7 +95,11 @@ def choose(weights: list[PrunableWeight], threshold: float | None, target_sparsi
 def _noisiest(weights: list[PrunableWeight], target: float) -> Choice:
     """``round(target · N)`` of all N weights; among equals, those that come first."""
     if not 0 <= target < 1:
-        raise InvalidArgument("The target sparsity lies between 0 and 1, 1 excluded", got=target)
+        meant = f" Did you mean {target / 100:g}?" if 2 <= target < 100 else ""
+        raise InvalidArgument(
+            "The target sparsity lies between 0 and 1, 1 excluded", got=target,
+            remedy=f"It is the share of weights to be dropped: 0.95 for 95 %.{meant}",
+        )  # fmt: skip
     noise = torch.cat([weight.noise.reshape(-1) for weight in weights])
     order = noise.argsort(descending=True, stable=True)
     dropped = round(target * len(noise))

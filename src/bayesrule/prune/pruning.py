@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -24,6 +24,9 @@ class PrunedWeight:
         rows_left: Rows with any weight left.
         columns_left: Columns with any weight left.
         shape_after: Fan-in and fan-out now.
+        zeros_before: How many were zero before, as in a model that was pruned already.
+        nonzero_after: How many are not zero now. Fewer than ``left`` where units were cut: those that nobody reads
+            take all their weights along.
         note: Why its units were not cut, if so.
     """
 
@@ -34,6 +37,8 @@ class PrunedWeight:
     rows_left: int
     columns_left: int
     shape_after: tuple[int, int]
+    zeros_before: int
+    nonzero_after: int
     note: str = ""
 
 
@@ -43,18 +48,22 @@ class Cost:
 
     Attributes:
         weights: Entries of the weights that could be pruned, zeros of a dense matrix included.
+        nonzero: Those of them that are not zero.
         bytes: Of all parameters and buffers.
         sparse_bytes: The same with the zeros left out, where that is less.
         multiply_adds: Per example; None without an example.
-        seconds: For the example, on one thread; None without one.
+        seconds: Processor time for the example, on one CPU thread; None without one.
+        batch: How many inputs the example has.
         measures: On the data given: ``nll``, ``accuracy``, or what the function measured.
     """
 
     weights: int
+    nonzero: int
     bytes: int
     sparse_bytes: int
     multiply_adds: float | None = None
     seconds: float | None = None
+    batch: int | None = None
     measures: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -107,17 +116,34 @@ class Pruning:
         """The share of weights that was dropped."""
         return 1 - self.left / self.weights
 
+    @property
+    def zeros_before(self) -> int:
+        """Weights that were zero before: the first to be dropped."""
+        return sum(row.zeros_before for row in self.rows)
+
     def __str__(self) -> str:
-        header = ("weight", "shape", "after", "weights", "left", "rows left", "columns left", "note")
+        header = ("weight", "shape", "after", "weights", "left", "rows left", "columns left", "nonzero after", "note")
         totals = (f"{self.weights:,}", _share(self.left, self.weights))
         rows, columns = (sum(row.shape[axis] for row in self.rows) for axis in (0, 1))
         left = sum(row.rows_left for row in self.rows), sum(row.columns_left for row in self.rows)
-        whole = ("all", "", "", *totals, f"{left[0]:,} of {rows:,}", f"{left[1]:,} of {columns:,}", "")
+        sides = f"{left[0]:,} of {rows:,}", f"{left[1]:,} of {columns:,}"
+        whole = ("all", "", "", *totals, *sides, f"{self.after.nonzero:,}", "")
+        # The same reason often holds for many layers, and can be long.
+        numbers = {note: f"({number})" for number, note in enumerate(_notes(self.rows), 1)}
+        below = [f"{number} {note}" for note, number in numbers.items()]
+        if self.zeros_before:
+            below.append(f"{self.zeros_before:,} weights were zero before.")
+        table = aligned(header, *(_cells(row, numbers.get(row.note, "")) for row in self.rows), whole)
         costs = aligned(("", "before", "after"), *_cost_lines(self.before, self.after))
-        return aligned(header, *map(_cells, self.rows), whole) + "\n\n" + costs
+        return "\n".join([table, *below, "", costs])
 
 
-def _cells(row: PrunedWeight) -> tuple[str, ...]:
+def _notes(rows: Iterable[PrunedWeight]) -> list[str]:
+    """Each once, in their order."""
+    return list(dict.fromkeys(row.note for row in rows if row.note))
+
+
+def _cells(row: PrunedWeight, note: str) -> tuple[str, ...]:
     return (
         row.name,
         "×".join(map(str, row.shape)),
@@ -126,7 +152,8 @@ def _cells(row: PrunedWeight) -> tuple[str, ...]:
         _share(row.left, row.weights),
         f"{row.rows_left:,} of {row.shape[0]:,}",
         f"{row.columns_left:,} of {row.shape[1]:,}",
-        row.note,
+        f"{row.nonzero_after:,}",
+        note,
     )
 
 
@@ -136,11 +163,16 @@ def _share(left: int, weights: int) -> str:
 
 def _cost_lines(before: Cost, after: Cost) -> Iterator[tuple[str, str, str]]:
     yield "weights kept dense", f"{before.weights:,}", f"{after.weights:,}"
+    yield "of them not zero", f"{before.nonzero:,}", f"{after.nonzero:,}"
     yield "bytes", f"{before.bytes:,}", f"{after.bytes:,}"
     yield "bytes, zeros left out", f"{before.sparse_bytes:,}", f"{after.sparse_bytes:,}"
     if before.multiply_adds is not None and after.multiply_adds is not None:
         yield "multiply-adds per example", f"{before.multiply_adds:,.0f}", f"{after.multiply_adds:,.0f}"
     if before.seconds is not None and after.seconds is not None:
-        yield "ms on one CPU thread", f"{1e3 * before.seconds:.3g}", f"{1e3 * after.seconds:.3g}"
+        yield (
+            f"ms for {before.batch} example{'' if before.batch == 1 else 's'}, one CPU thread",
+            f"{1e3 * before.seconds:.3g}",
+            f"{1e3 * after.seconds:.3g}",
+        )
     for name, value in before.measures.items():
         yield name, f"{value:.4f}", f"{after.measures[name]:.4f}"

@@ -21,6 +21,7 @@ from bayesrule.prune.cutting import apply
 from bayesrule.prune.plan import Cut
 from bayesrule.prune.pruning import Pruning
 from bayesrule.prune.sparse import SparseTensor, dense_state, sparse_state
+from bayesrule.typing import Prunable
 
 FORMAT, VERSION = "bayesrule-pruned", 1
 _PIECES = ("starts", "columns", "values")
@@ -64,10 +65,16 @@ def load_pruned(file: str | os.PathLike[str], into: nn.Module) -> nn.Module:
         into: A plain network of the architecture that was converted, before pruning; it is left as it is.
 
     Returns:
-        A new, smaller network.
+        A new, smaller network, in evaluation mode.
     """
     path = Path(file)
     header, tensors = _read(path)
+    if isinstance(into, Prunable) or isinstance(getattr(into, "pruning", None), Pruning):
+        got = "a converted model" if isinstance(into, Prunable) else "a network that has been pruned"
+        raise InvalidArgument(
+            f"The network in {path} goes into a plain one", got=f"into={got}",
+            remedy="Build the network anew, as it was before br.bayesianize and br.prune.",
+        )  # fmt: skip
     try:
         state: dict[str, Tensor | SparseTensor] = dict(tensors)
         for name, shape in header["sparse"].items():
@@ -75,14 +82,40 @@ def load_pruned(file: str | os.PathLike[str], into: nn.Module) -> nn.Module:
             for piece in _PIECES:
                 del state[f"{name}:{piece}"]
         module = copy.deepcopy(into)
-        apply(module, [_cut(entry, module) for entry in header["cuts"]])
-        module.load_state_dict(dense_state(state))
+        for entry in header["cuts"]:
+            _apply_one(module, entry)
+        dense = dense_state(state)
+        _require_same_shapes(module, dense)
+        module.load_state_dict(dense)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
         raise InvalidArgument(
             f"The network in {path} does not fit the module", got=str(error).splitlines()[0],
             remedy="Build the network with the architecture that was pruned.",
         ) from error  # fmt: skip
-    return module
+    return module.eval()
+
+
+def _apply_one(module: nn.Module, entry: Mapping[str, Any]) -> None:
+    """Cut one layer, or say which one cannot be cut like that."""
+    layer = entry["layer"]
+    if layer not in dict(module.named_modules()):
+        raise ValueError(f"no layer {layer!r}")
+    try:
+        apply(module, [_cut(entry, module)])
+    except (AttributeError, IndexError, RuntimeError) as error:
+        raise ValueError(f"a layer {layer!r} ({module.get_submodule(layer)}) without the units to be kept") from error
+
+
+def _require_same_shapes(module: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """That the file has what the module has, after the cuts."""
+    own = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    for name in [*own, *state]:
+        if name not in own or name not in state:
+            raise ValueError(f"a module {'without' if name in state else 'with'} {name!r}, unlike the file")
+        if own[name] != tuple(state[name].shape):
+            raise ValueError(
+                f"{name!r} of shape {own[name]} after the cuts, where the file has {tuple(state[name].shape)}"
+            )
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -91,6 +124,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         tensors = from_bytes(content)
         metadata = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__") or {}
         header = json.loads(metadata.get("bayesrule", "{}"))
+    except FileNotFoundError as error:
+        raise InvalidArgument(f"There is no file {path}", remedy="Check the name and the folder.") from error
     except (OSError, SafetensorError, ValueError) as error:
         raise InvalidArgument(f"{path} cannot be read", got=error, remedy="Restore it from a copy.") from error
     if not isinstance(header, dict) or (header.get("format"), header.get("version")) != (FORMAT, VERSION):

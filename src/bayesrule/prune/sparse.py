@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from bayesrule.errors import InvalidArgument
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SparseTensor:
     """A tensor, seen as a matrix with its first dimension as rows, without its zeros.
 
@@ -39,6 +40,10 @@ class SparseTensor:
         narrow = torch.int16 if matrix.shape[1] <= torch.iinfo(torch.int16).max + 1 else torch.int32
         return cls(tuple(tensor.shape), starts, columns.to(narrow), matrix[rows, columns])
 
+    def __repr__(self) -> str:
+        entries = f"{len(self.values):,} of {math.prod(self.shape):,} entries"
+        return f"SparseTensor(shape={self.shape}, {entries}, {self.nbytes:,} bytes)"
+
     @property
     def nbytes(self) -> int:
         """Of the three tensors."""
@@ -58,7 +63,10 @@ class SparseTensor:
         return matrix.reshape(self.shape)
 
     def csr(self) -> Tensor:
-        """As torch's sparse matrix, rows by the rest; torch wants its indices in 32 bits or more."""
+        """As torch's sparse matrix; torch wants its indices in 32 bits or more.
+
+        Always two-dimensional: a convolution's (outputs, inputs, height, width) becomes outputs by all the rest.
+        """
         size = (self.shape[0], self.values.new_empty(self.shape).flatten(1).shape[1])
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")

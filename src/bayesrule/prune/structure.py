@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from bayesrule.errors import InvalidArgument, Unsupported
-from bayesrule.prune.layers import uncuttable
+from bayesrule.prune.layers import Obstacle, uncuttable
 from bayesrule.prune.plan import Cut, cuts
 from bayesrule.prune.tracing import WEIGHTS_REMEDY, shapes_of, trace
 from bayesrule.prune.walk import Walk
@@ -42,8 +42,8 @@ def plan_cuts(
     if not any(True for _ in net.children()):
         whole = uncuttable(net, None, set(masks))
         if whole and strict:
-            raise _refusal(net, *next(iter(whole.items())))
-        return (), whole
+            raise _refusal(net, whole)
+        return (), _notes(whole)
     try:
         graph = trace(net)
     except Unsupported as error:
@@ -51,9 +51,9 @@ def plan_cuts(
             raise
         return (), dict.fromkeys(layers, f"{error.what}: {error.got}")
     whole = uncuttable(net, graph, set(masks))
-    refused = {layer: why for layer, why in whole.items() if layer in layers}
+    refused = {layer: obstacle for layer, obstacle in whole.items() if layer in layers}
     if refused and strict:
-        raise _refusal(net, *next(iter(refused.items())))
+        raise _refusal(net, refused)
     inputs = None if example is None else tree_map_only(Tensor, Tensor.cpu, example)
     walk = Walk(net, graph, shapes_of(net, graph, inputs), whole)
     if walk.constant_outputs:
@@ -63,27 +63,40 @@ def plan_cuts(
             got=f"no weight left in {', '.join(empty) or 'some path'}",
             remedy="Raise the threshold, lower the target sparsity, or train longer.",
         )  # fmt: skip
-    notes = _held_fast(walk, layers)
-    if notes and strict:
-        layer, why = next(iter(notes.items()))
-        raise _refusal(net, layer, why)
-    return cuts(walk, select_inputs=select_inputs), {**notes, **refused}
+    held = _held_fast(walk, layers)
+    if held and strict:
+        raise _refusal(net, held)
+    return cuts(walk, select_inputs=select_inputs), _notes({**held, **refused})
 
 
-def _held_fast(walk: Walk, layers: set[str]) -> dict[str, str]:
+def _notes(obstacles: Mapping[str, Obstacle]) -> dict[str, str]:
+    return {layer: obstacle.note(layer) for layer, obstacle in obstacles.items()}
+
+
+def _held_fast(walk: Walk, layers: set[str]) -> dict[str, Obstacle]:
     """Layers with dropped units that an operation needs nevertheless."""
-    found: dict[str, str] = {}
+    found: dict[str, Obstacle] = {}
     for pin in walk.pins:
         if not pin.refused or not bool(pin.dropped.any()):
             continue
         for layer, space in walk.writers.items():
             if layer in layers and walk.spaces.find(space) == walk.spaces.find(pin.space):
-                count = int(pin.dropped.sum())
-                found.setdefault(layer, f"{count} of its units have been dropped, but {pin.where} needs every one")
+                why = f"{int(pin.dropped.sum())} of its units have been dropped, but {pin.where} needs every one"
+                found.setdefault(layer, Obstacle(layer, why))
     return found
 
 
-def _refusal(net: nn.Module, layer: str, why: str) -> Unsupported:
-    kind = type(net.get_submodule(layer)).__name__
-    named = f"Layer {layer!r}" if layer else "The network"
-    return Unsupported(f"{named} cannot be pruned structurally: {why}", got=kind, remedy=REMEDY)
+def _refusal(net: nn.Module, obstacles: Mapping[str, Obstacle]) -> Unsupported:
+    """All that stands in the way; what does so for the same reason is named together."""
+    alike: dict[str, list[str]] = {}
+    for obstacle in dict.fromkeys(obstacles.values()):
+        kind = type(net.get_submodule(obstacle.module)).__name__
+        alike.setdefault(obstacle.why, []).append(f"{obstacle.module!r} ({kind})" if obstacle.module else f"({kind})")
+    reasons = [(", ".join(names), why) for why, names in alike.items()]
+    count = sum(map(len, alike.values()))
+    if count == 1:
+        ((name, why),) = reasons
+        what = f"{'The network' if '' in obstacles else 'Layer'} {name} cannot be pruned structurally: {why}"
+    else:
+        what = f"{count} layers cannot be pruned structurally. " + "; ".join(f"{n}: {why}" for n, why in reasons)
+    return Unsupported(what, remedy=REMEDY)

@@ -12,6 +12,11 @@ from bayesrule.errors import Unsupported
 WEIGHTS_REMEDY = 'Use structure="weights": it keeps every size and gives masks and a sparse export.'
 
 
+def first_line(error: Exception) -> str:
+    """What it says, in one line."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
 class _Tracer(fx.Tracer):
     """Stops at torch's own layers, also where a subclass leaves their forward as it is.
 
@@ -55,7 +60,7 @@ def trace(net: nn.Module) -> fx.Graph:
         raise Unsupported(
             f"{where} cannot be pruned structurally: what it computes depends on values or sizes of its input, so "
             "that torch.fx cannot trace it",
-            got=str(error).splitlines()[0] if str(error) else type(error).__name__,
+            got=first_line(error),
             remedy=WEIGHTS_REMEDY,
         ) from error
 
@@ -80,5 +85,12 @@ def shapes_of(net: nn.Module, graph: fx.Graph, inputs: tuple[Any, ...] | None) -
     if inputs is None:
         return {}
     interpreter = _Shapes(net, graph)
-    interpreter.run(*inputs)
+    try:
+        interpreter.run(*inputs)
+    except Exception as error:  # again the network's own code, on inputs that it takes itself
+        raise Unsupported(
+            "This network cannot be pruned structurally: it runs on the example, but its graph does not",
+            got=first_line(error),
+            remedy=WEIGHTS_REMEDY,
+        ) from error
     return interpreter.shapes

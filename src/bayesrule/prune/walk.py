@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, fx, nn
 
 from bayesrule.prune import operations as ops
-from bayesrule.prune.layers import bias_of, fan, is_layer, keeps_constants, kernels
+from bayesrule.prune.layers import Obstacle, bias_of, fan, is_depthwise, is_layer, kernels, passes_on
 from bayesrule.prune.spaces import Spaces, Value, mapped, ranked, varying
 
 
@@ -62,7 +62,7 @@ class Walk:
         spaces: The sets of units.
         readers: Layers that read units, by name.
         writers: The units that a layer or embedding writes, by its name.
-        per_unit: The units that a normalisation keeps numbers for, by its name.
+        per_unit: The units that a normalisation or a depthwise convolution keeps numbers for, by its name.
         grouped: Likewise for one that mixes the units of a group; how many groups it has.
         pins: What holds units fast.
         open: Sets that no layer writes: inputs of the network, and whatever an unknown operation gives.
@@ -74,7 +74,7 @@ class Walk:
         net: nn.Module,
         graph: fx.Graph,
         shapes: Mapping[fx.Node, tuple[int, ...]],
-        uncuttable: Mapping[str, str],
+        uncuttable: Mapping[str, Obstacle],
     ) -> None:
         self.net, self.shapes, self.uncuttable = net, shapes, uncuttable
         self.spaces = Spaces()
@@ -112,6 +112,8 @@ class Walk:
             return None
         if ops.works_in_place(node, module) and not self._alone(source):
             return None
+        if is_depthwise(module):
+            return self._depthwise(node, str(node.target), cast(nn.Module, module))
         if module is not None and (is_layer(module) or isinstance(module, nn.Embedding)):
             return self._layer(node, str(node.target), module)
         if node.target in ops.BINARY:
@@ -173,7 +175,7 @@ class Walk:
             value = Value(self._new_open(inputs), "feature", 1, None, varying(inputs))
         block = cast(int, value.block)
         weight = kernels(module).unflatten(1, (-1, block)).flatten(2)
-        known = ~value.constant.isnan() & (keeps_constants(module) | (value.constant == 0))
+        known = passes_on(module, value.constant)
         offset = weight.sum(-1) * torch.where(known, value.constant, 0.0)
         reads = (weight != 0).any(-1)
         self.readers[name] = Reader(name, value.space, block, reads, value.constant, known, offset)
@@ -182,6 +184,19 @@ class Walk:
         if isinstance(module, nn.Linear):
             return Value(space, "feature", 1, value.rank, constant)
         return Value(space, "channel", 1, cast(Tensor, module.weight).ndim, constant)
+
+    def _depthwise(self, node: fx.Node, name: str, module: nn.Module) -> Value | None:
+        """The same units: each is convolved by itself, and constant after if it was before, or its kernel is zero."""
+        inputs, _ = fan(module)
+        value = self._fitting(self._values.get(cast(fx.Node, node.args[0])), module, inputs)
+        if value is None or len(node.args) != 1 or node.kwargs:
+            return None
+        self.per_unit[name] = value.space
+        weight = cast(Tensor, module.weight).detach().double().flatten(1)
+        known = passes_on(module, value.constant)
+        through = weight.sum(1) * torch.where(known, value.constant, 0.0)
+        known |= (weight == 0).all(1)
+        return replace(value, constant=torch.where(known, bias_of(module, inputs) + through, torch.nan))
 
     def _fitting(self, value: Value | None, module: nn.Module, inputs: int) -> Value | None:
         """The value as this layer reads it, if its units are the layer's inputs."""

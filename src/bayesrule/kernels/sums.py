@@ -1,0 +1,66 @@
+"""Multiples of tensors added to others, which may be overwritten: by one kernel for several small ones on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from bayesrule.kernels.operators import has_kernels
+
+FEW_ENTRIES = 1 << 16
+"""Up to so many in a tensor, a kernel's start is what it costs."""
+
+
+def add_multiples(sums: Sequence[Tensor | None], terms: Sequence[tuple[Tensor, float]], factor: Tensor) -> list[Tensor]:
+    """``sum + factor · number · tensor`` for each (tensor, number) of the terms; a sum that is None counts as zero.
+
+    Args:
+        sums: In the terms' precision or a lower one; they may be overwritten.
+        terms: What to add to each.
+        factor: One number, in a tensor.
+    """
+    if all(_for_kernel(start, tensor) for start, (tensor, _) in zip(sums, terms, strict=True)):
+        return _by_kernels(sums, terms, factor)
+    # A CPU reads the number once, at no cost; a GPU would wait for it.
+    number = factor.item() if factor.device.type == "cpu" else factor
+    return [_added(start, tensor, by, number) for start, (tensor, by) in zip(sums, terms, strict=True)]
+
+
+def cast_with_squares(tensor: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """A tensor in another precision, with numbers whose sum is that of its squares where they cost nothing."""
+    if dtype == tensor.dtype or not _for_kernel(None, tensor):
+        return tensor.to(dtype), None
+    from bayesrule.kernels import triton_sums
+
+    return triton_sums.cast_with_squares(tensor, dtype)
+
+
+def _by_kernels(sums: Sequence[Tensor | None], terms: Sequence[tuple[Tensor, float]], factor: Tensor) -> list[Tensor]:
+    """Large tensors one by one, small ones in twos."""
+    from bayesrule.kernels import triton_sums
+
+    small = [index for index, (tensor, _) in enumerate(terms) if tensor.numel() <= FEW_ENTRIES]
+    launches = [[index] for index in range(len(terms)) if index not in small]
+    launches += [small[start : start + 2] for start in range(0, len(small), 2)]
+    found: dict[int, Tensor] = {}
+    for some in launches:
+        totals = triton_sums.add_multiples([sums[i] for i in some], [terms[i] for i in some], factor)
+        found |= dict(zip(some, totals, strict=True))
+    return [found[index] for index in range(len(terms))]
+
+
+def _for_kernel(start: Tensor | None, tensor: Tensor) -> bool:
+    whole = tensor.is_contiguous() and (start is None or start.is_contiguous())
+    return has_kernels(tensor) and tensor.dtype == torch.float32 and whole
+
+
+def _added(start: Tensor | None, tensor: Tensor, number: float, factor: float | Tensor) -> Tensor:
+    if start is None:
+        return tensor * (factor * number)
+    if isinstance(factor, Tensor):
+        return torch.addcmul(start, tensor, factor, value=number)
+    if start.dtype == tensor.dtype:
+        return start.add_(tensor, alpha=factor * number)
+    return torch.add(start, tensor, alpha=factor * number)

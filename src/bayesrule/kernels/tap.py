@@ -1,0 +1,151 @@
+"""One gradient for parameters that a layer and a KL share: the KL's part is added into the layer's, in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesrule.errors import InvalidArgument
+from bayesrule.kernels.sums import add_multiples, cast_with_squares
+
+Slopes = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor | None, ...]]
+
+
+@dataclass
+class KLSlopes:
+    """What a KL adds to the gradients of its parameters, times its own gradient; nothing before it is computed.
+
+    Attributes:
+        terms: For each parameter a tensor and a number, as which the KL's gradient is kept.
+        differentiable: Gives the same from the KL's own gradient and the parameters, by plain operations.
+        squares: Numbers whose sum is that of the mean's squares, where the layer's cast found them.
+    """
+
+    terms: tuple[tuple[Tensor, float], ...] | None = None
+    differentiable: Slopes | None = None
+    squares: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Tapped:
+    """What a tap gives.
+
+    Attributes:
+        tensors: The parameters for a layer, the first in the precision that it asked for.
+        link: A number that stands for zero and that nobody reads; its gradient is that of the KL.
+        slopes: Where the KL leaves what it adds to the parameters' gradients.
+    """
+
+    tensors: tuple[Tensor, ...]
+    link: Tensor
+    slopes: KLSlopes
+
+
+@dataclass
+class ParameterTap:
+    """Keeps, from a layer's forward pass to the KL of the same step, the node through which both reach the parameters.
+
+    A KL's gradient in a mean is the mean times a number. Two gradients of a weight's size would have to be made and
+    added; through one node, the number meets the layer's gradient there. Nothing is kept for the node's own gradient
+    but the parameters, so it may be run any number of times, and the layer and the KL may be differentiated apart.
+    """
+
+    _kept: tuple[Tapped, tuple[Tensor, ...], list[tuple[int, int]]] | None = field(default=None, repr=False)
+
+    def take(self, parameters: tuple[Tensor, ...], dtype: torch.dtype | None = None, *, kl: bool = False) -> Tapped:
+        """The parameters behind the node.
+
+        A layer must be one that gives them gradients of its own making, not shared with other tensors.
+
+        Args:
+            parameters: All leaves, the mean first.
+            dtype: In which precision a layer wants the mean; whichever there is where none is given.
+            kl: Whether a KL asks, which has a node for itself or with a layer.
+        """
+        kept, self._kept = self._kept, None
+        states = [(parameter._version, parameter.data_ptr()) for parameter in parameters]
+        if kept is not None and _same(kept[1], parameters) and kept[2] == states:
+            # Another tensor may share a parameter's memory, and other memory be put under a parameter.
+            fits = dtype in (None, kept[0].tensors[0].dtype)
+            if fits and not (kl and kept[0].slopes.terms is not None):
+                return kept[0]
+        slopes = KLSlopes()
+        *tensors, link = _Tap.apply(slopes, parameters[0].dtype if dtype is None else dtype, *parameters)
+        tapped = Tapped(tuple(tensors), link, slopes)
+        self._kept = tapped, parameters, states
+        return tapped
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and files of a model begin without a pass."""
+        return ParameterTap, ()
+
+
+def _same(some: tuple[Tensor, ...], others: tuple[Tensor, ...]) -> bool:
+    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
+
+
+@dataclass(frozen=True)
+class StoredParameters:
+    """A posterior's parameters as they are kept, the mean first (a weight's fan-out × fan-in), and their tap."""
+
+    parameters: tuple[Tensor, ...]
+    tap: ParameterTap
+
+    def take(self, dtype: torch.dtype | None = None, *, kl: bool = False) -> Tapped | None:
+        """As `ParameterTap.take`; None where no gradient is asked for, of all of them."""
+        wanted = all(parameter.requires_grad and parameter.is_leaf for parameter in self.parameters)
+        return self.tap.take(self.parameters, dtype, kl=kl) if wanted and torch.is_grad_enabled() else None
+
+
+def linked(tapped: Tapped, value: Tensor, slopes: KLSlopes) -> Tensor:
+    """A KL of this value whose gradient reaches the parameters through the tap."""
+    tapped.slopes.terms, tapped.slopes.differentiable = slopes.terms, slopes.differentiable
+    return _Link.apply(tapped.link, value)
+
+
+class _Link(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, link: Tensor, value: Tensor) -> Tensor:
+        return value.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
+
+
+class _Tap(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, slopes: KLSlopes, dtype: torch.dtype, *parameters: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.slopes, ctx.parameters = slopes, parameters
+        ctx.versions = [parameter._version for parameter in parameters]
+        mean, *others = (parameter.detach() for parameter in parameters)
+        weight, slopes.squares = cast_with_squares(mean, dtype)
+        return weight, *others, mean.new_empty(())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        *of_tensors, of_kl = gradients
+        found = of_tensors if of_kl is None else _joined(ctx, of_tensors, of_kl)
+        dtypes = (parameter.dtype for parameter in ctx.parameters)
+        return (
+            None,
+            None,
+            *(None if each is None else each.to(dtype) for each, dtype in zip(found, dtypes, strict=True)),
+        )
+
+
+def _joined(ctx: Any, gradients: list[Tensor | None], of_kl: Tensor) -> list[Tensor]:
+    if [parameter._version for parameter in ctx.parameters] != ctx.versions:
+        raise InvalidArgument(
+            "A parameter was changed in place between a forward pass and its backward pass",
+            remedy="Call the optimizer's step after backward().",
+        )
+    if torch.is_grad_enabled():
+        slopes = ctx.slopes.differentiable(of_kl, ctx.parameters)
+        return [slope if each is None else each + slope for each, slope in zip(gradients, slopes, strict=True)]
+    return add_multiples(gradients, ctx.slopes.terms, of_kl)
