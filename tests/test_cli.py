@@ -136,6 +136,8 @@ def test_compress_writes_a_smaller_model(fitted: Path, tmp_path: Path) -> None:
     assert sizes[1] < sizes[0]
     assert re.search(rf"Numbers\s+│\s+{sizes[0]:,}\s+│\s+{sizes[1]:,}", ran.said)
     assert re.search(r"NLL\s+│.+│", ran.said)
+    assert "training rows may be among them" in ran.said
+    assert set(after.info["metrics"]) >= {"data_nll", "data_accuracy"}
     weight = after.members.members[0].posteriors()["0.weight"]
     assert torch.linalg.matrix_rank(weight.stddev.double(), rtol=1e-5) == 1
 

@@ -188,6 +188,8 @@ def test_a_network_of_ones_own_is_pruned_in_python(tmp_path: Path) -> None:
     br.save(br.bayesianize(nn.Sequential(nn.Linear(4, 6), nn.SiLU(), nn.Linear(6, 3))), tmp_path / "own")
     ran = bayesrule("prune", tmp_path / "own", "-o", tmp_path / "small")
     refused(ran, 2, "prunes models of tables", r"br\.prune\(br\.load\(folder, into=network\)\)")
+    ran = bayesrule("compress", tmp_path / "own", "--rank", 1, "-o", tmp_path / "small")
+    refused(ran, 2, "compresses models of tables", r"br\.compress\(br\.load\(folder, into=network\), rank\)")
 
 
 def test_the_generator_is_left_alone() -> None:

@@ -10,13 +10,12 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from bayesrule.cli.compress_command import bytes_row, measure_rows
 from bayesrule.cli.onnx_export import NAME, onnx_bytes, require_onnx
 from bayesrule.cli.outputs import new_model_folder
-from bayesrule.cli.prune_inputs import rows_to_measure, table_model
 from bayesrule.cli.pruned_members import pruned_member
 from bayesrule.cli.results import before_and_after
 from bayesrule.cli.rivals import networks
+from bayesrule.cli.smaller_model import bytes_line, measured, rows_to_measure, table_model, told
 from bayesrule.errors import InvalidArgument
 from bayesrule.nn.model_folder import write_atomically
 from bayesrule.prune import Pruning
@@ -45,28 +44,20 @@ def prune_model(
         raise InvalidArgument("The pruned model would replace the model", got=out, remedy="Give -o another name.")
     if onnx:
         require_onnx()
-    model = table_model(folder)
+    model = table_model(folder, "prunes", "br.prune(br.load(folder, into=network))")
     table = None if data is None else rows_to_measure(data, model)
     small, prunings = pruned_model(model, threshold, target_sparsity)
-    measured = None
-    if table is not None:
-        measured = [each.evaluate(table.features, table.target) for each in (model, small)]
-        # They are not those of rows kept back, which fit calls test_….
-        small.info["metrics"] = {f"data_{name.removeprefix('test_')}": value for name, value in measured[1].items()}
+    measures = measured(model, small, table)
     graph = onnx_bytes(small) if onnx else None
     with new_model_folder(out, force=force):
         (out / NAME).unlink(missing_ok=True)  # of a model that is replaced
         small.save(out)
         if graph is not None:
             write_atomically(out / NAME, graph)
-    rows = [*_size_rows(prunings), *_cost_rows(model, small), bytes_row(folder, out)]
-    if measured:
-        rows += measure_rows(model.task, *measured)
-    console.print(before_and_after(rows))
-    if table is None:
-        console.print("Not measured: --data DATA compares both models on rows with known targets.")
-    else:
-        console.print(f"Measured on all {count(len(table.target))} rows of {data}; training rows may be among them.")
+    console.print(
+        before_and_after([*_size_rows(prunings), *_cost_rows(model, small), bytes_line(folder, out), *measures])
+    )
+    console.print(told(table, data))
     console.print(_dropped(prunings))
     console.print(f"Model: {out}")
 
