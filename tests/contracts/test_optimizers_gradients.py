@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import bayesrule as br
 from bayesrule.errors import InvalidArgument
 from bayesrule.optim import NoisyAdam, NoisyEKFAC, NoisyKFAC
+from bayesrule.optim.noisy_ekfac import step_damping
 from optim_problems import (
     EVERY,
     NAMES,
@@ -197,7 +198,10 @@ def test_a_gradient_that_is_not_finite_changes_nothing(kind) -> None:
 
 @every
 def test_the_guard_shortens_the_step_and_counts(kind) -> None:
-    """½ α² pᵀ(F + γ)p ≤ max_kl, with the posterior's own precision as the metric: (F + γ) = (λ/N) Σ⁻¹."""
+    """½ α² pᵀ(F + γ)p ≤ max_kl, with the posterior's own precision as the metric: (F + γ) = (λ/N) Σ⁻¹.
+
+    The step of EK-FAC is damped by more than γ, and so is the metric of its guard.
+    """
     options = {"damping": "exact"} if kind is NoisyKFAC else {}
     optimizer = make(kind, lr=10.0, max_kl=1e-3, **options)
     before = {name: q.mean for name, q in optimizer.posteriors().items()}
@@ -206,4 +210,10 @@ def test_the_guard_shortens_the_step_and_counts(kind) -> None:
     for name, posterior in optimizer.posteriors().items():
         change = posterior.mean - before[name]
         nats = 0.5 * (change * posterior.covariance.solve(change)).sum() / 50
+        if kind is NoisyEKFAC:
+            assert nats < 1e-3
+            inverse = optimizer.states[name].inverse
+            damping = (1 / (50 * posterior.covariance.spectrum) - inverse.spectrum).mean()
+            metric = inverse.spectrum + step_damping(inverse.spectrum, damping)
+            nats = 0.5 * (inverse.enter(change).square() * metric).sum()
         torch.testing.assert_close(nats, torch.tensor(1e-3, dtype=torch.float64), rtol=1e-6, atol=0)
