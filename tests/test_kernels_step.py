@@ -59,6 +59,12 @@ def step_of(bnn: nn.Module, x: Tensor, autocast: bool = False) -> tuple[Tensor, 
     return output, list(torch.autograd.grad(loss, list(bnn.parameters())))
 
 
+def assert_same_step(got: tuple[Tensor, list[Tensor]], want: tuple[Tensor, list[Tensor]]) -> None:
+    torch.testing.assert_close(got[0], want[0])
+    for mine, theirs in zip(got[1], want[1], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.usefixtures("as_on_a_gpu")
 def test_a_layer_on_a_gpu_takes_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     linear = nn.Linear(9, 12, bias=False)
@@ -68,10 +74,7 @@ def test_a_layer_on_a_gpu_takes_the_operator(monkeypatch: pytest.MonkeyPatch) ->
     noise = seeded_normals(fresh_noise_seed(x.device), 6, 12, torch.float32)
     monkeypatch.undo()
     bnn.draws.noise = Replay([noise.reshape(2, 3, 12)])
-    want, slopes = step_of(bnn, x)
-    torch.testing.assert_close(output, want)
-    for mine, theirs in zip(got, slopes, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    assert_same_step((output, got), step_of(bnn, x))
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
@@ -193,10 +196,7 @@ def test_a_layer_adds_its_bias_in_the_operator(monkeypatch: pytest.MonkeyPatch, 
     noises = [seeded_normals(seed, 6, 12, torch.float32), bias_noise(seed, 6, 12, torch.float32)]
     monkeypatch.undo()
     bnn.draws.noise = Replay(noises)
-    want, slopes = step_of(bnn, x)
-    torch.testing.assert_close(output, want)
-    for mine, theirs in zip(got, slopes, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    assert_same_step((output, got), step_of(bnn, x))
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")

@@ -26,9 +26,6 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
     "1000 steps without draws": {"quiet_steps": 1000},
     "He start": {"start": "he"},
     "He start, 1000 steps without draws": {"start": "he", "quiet_steps": 1000},
-    "no guard": {"max_kl": None},
-    "noise followed at 0.1": {"noise_lr": 0.1},
-    "noise followed at 0.001": {"noise_lr": 0.001},
 }
 METRICS = ("valid_log_likelihood", "valid_rmse", "gain", "rmse_ratio")
 """``gain``: nats ahead of `BASE`, split by split; ``rmse_ratio`` likewise."""
@@ -101,7 +98,7 @@ CONVENTIONS = Experiment(
         ),
         "paper": Preset(
             (*QUICK_SETS, "kin8nm", "naval"), (METHOD,),
-            {**_settings(tuple(CHANGES)[:5], splits=20, splits_of_large=10, epochs=1000, samples=100),
+            {**_settings(splits=20, splits_of_large=10, epochs=1000, samples=100),
              "deviations": DEVIATIONS},
         ),
     },
