@@ -24,7 +24,7 @@ from torch.nn import functional as F
 import bayesrule as br
 from bayesrule.bench.memory import peak_bytes
 from bayesrule.bench.timing import Turn, interleaved, ratio_of_medians
-from bayesrule.recording import recording
+from bayesrule.cuda_graphs import recording
 
 POINT, TIED = "point estimate", "2-tied, local noise"
 N_TRAIN, PRIOR_STD = 60_000, 0.2

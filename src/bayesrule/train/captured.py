@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from bayesrule.errors import Unsupported
 from bayesrule.nn import NegativeELBO
-from bayesrule.recording import recording
+from bayesrule.cuda_graphs import recording
 
 WARM_UP = 3
 """Steps done the ordinary way first: libraries allocate their workspaces and the optimizer its state in them."""
