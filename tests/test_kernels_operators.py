@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 import bayesrule as br
+from bayesrule.cuda_graphs import recording
 from bayesrule.kernels import sum_log_product
 from bayesrule.kernels.divergence_operators import diagonal_value_and_slopes, ktied_value_and_slopes
 from bayesrule.kernels.ktied_linear import ktied_linear_reference
 from bayesrule.kernels.linear_operator import bias_noise, ktied_linear_seeded
 from bayesrule.kernels.operators import HAS_TRITON, fresh_noise_seed, seeded_normals
 from bayesrule.kernels.sums import cast_with_squares
-from bayesrule.cuda_graphs import recording
 
 SIZES = [(1, 1, 1, 1), (37, 45, 300, 2), (70, 130, 65, 3), (3, 200, 17, 5), (257, 64, 513, 2), (1000, 784, 400, 2)]
 """Rows, fan-in, fan-out and rank: odd ones, smaller and larger than the kernels' blocks."""

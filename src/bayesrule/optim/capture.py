@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from bayesrule.cuda_graphs import recording
 from bayesrule.curvature import Pass
 from bayesrule.errors import Unsupported
 from bayesrule.optim.buffers import copy_all
-from bayesrule.cuda_graphs import recording
 
 WARM_UP = 2
 """Times that work is done the ordinary way first: libraries load their kernels, and rooms are made, in them."""

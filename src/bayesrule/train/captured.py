@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from bayesrule.cuda_graphs import recording
 from bayesrule.errors import Unsupported
 from bayesrule.nn import NegativeELBO
-from bayesrule.cuda_graphs import recording
 
 WARM_UP = 3
 """Steps done the ordinary way first: libraries allocate their workspaces and the optimizer its state in them."""
