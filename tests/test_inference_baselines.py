@@ -120,6 +120,31 @@ def test_hmc_finds_the_noise_of_a_network() -> None:
     assert found.network.stored.dtype == torch.float32
 
 
+@needs_numpyro
+def test_hmc_on_other_data_of_the_same_shape_is_compiled_once() -> None:
+    """Nothing of the first data is left in the program: after all programs are forgotten, the draws are the same."""
+    import jax
+
+    compiled = sys.modules["bayesrule.inference.hmc"]._made
+
+    def draws(seed: int) -> dict[str, Tensor]:
+        x, y = randn(8, 2, seed=seed), randn(8, 1, seed=seed + 1)
+        found = hmc(nn.Linear(2, 1), x, y, chains=2, warmup=20, draws=20, seed=seed)
+        return dict(found.network.named_buffers())
+
+    compiled.cache_clear()
+    first, second = draws(0), draws(5)
+    assert compiled.cache_info().misses == compiled.cache_info().hits == 1
+    assert jax.config.jax_compilation_cache_dir is None
+    compiled.cache_clear()
+    jax.clear_caches()
+    again = draws(5)
+    assert again
+    assert again.keys() == first.keys()
+    assert all(torch.equal(second[name], again[name]) for name in again)
+    assert any(not torch.equal(first[name], again[name]) for name in again)
+
+
 def test_hmc_refuses_what_it_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y, net = randn(8, 2), randn(8, 1), nn.Linear(2, 1)
     with pytest.raises(br.errors.Unsupported, match="linear layers and plain activations"):

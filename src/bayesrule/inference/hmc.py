@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -19,6 +22,9 @@ ACTIVATIONS: dict[type[nn.Module], str] = {
 }  # fmt: skip
 """Activations, all without options, and their names in `jax.nn`."""
 CONVERGED = 1.05
+COMPILED = 16
+"""Programs that are kept: to compile one takes far longer than to run a small one; each takes memory."""
+Weights = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -99,23 +105,20 @@ def hmc(
             "R-hat needs two chains of four draws at least", got=f"chains={chains}, draws={draws}, warmup={warmup}"
         )
     jax, numpyro = _packages()
-    forward = _forward(net)
+    program = _Program(
+        tuple((prefix, ACTIVATIONS.get(type(layer), "")) for prefix, layer in _layers(net)),
+        tuple((name, tuple(parameter.shape)) for name, parameter in net.named_parameters()),
+        (tuple(x.shape), tuple(y.shape)), normal, _noise(likelihood), chains, warmup, draws, target_acceptance,
+        max_tree_depth,
+    )  # fmt: skip
     inputs, targets = x.detach().cpu().double().numpy(), y.detach().cpu().double().numpy()
-    with jax.enable_x64(True):
-        kernel = numpyro.infer.NUTS(
-            _model(numpyro, net, forward, normal, likelihood), target_accept_prob=target_acceptance,
-            max_tree_depth=max_tree_depth, init_strategy=numpyro.infer.init_to_sample,
-        )  # fmt: skip
-        sampler = numpyro.infer.MCMC(
-            kernel, num_warmup=warmup, num_samples=draws, num_chains=chains, chain_method="vectorized",
-            progress_bar=False,
-        )  # fmt: skip
+    with jax.enable_x64(True), _compiled_once(jax):
+        sampler = _sampler(program)
         sampler.run(jax.random.PRNGKey(seed), inputs, targets, extra_fields=("diverging", "accept_prob"))
         found = sampler.get_samples(group_by_chain=True)
-        outputs = jax.vmap(jax.vmap(lambda weights: forward(weights, inputs)))(found)
+        outputs = jax.vmap(jax.vmap(lambda weights: program.forward(weights, inputs)))(found)
         arrays = {name: torch.tensor(jax.device_get(value)) for name, value in found.items()}
         diagnostics = _diagnose(numpyro, arrays, torch.tensor(jax.device_get(outputs)), sampler.get_extra_fields())
-    jax.clear_caches()  # every run is a program of its own: after some dozens of them there is no memory for one more
     if isinstance(likelihood, Gaussian):
         noise = likelihood.log_noise_std.detach().double().expand(y.shape[1])
         arrays[LOG_NOISE_STD] = noise.expand(chains, draws, -1)
@@ -141,21 +144,6 @@ def _layers(net: nn.Module) -> list[tuple[str, nn.Module]]:
     return [("", net)] if isinstance(net, nn.Linear) else [(f"{name}.", layer) for name, layer in net.named_children()]
 
 
-def _forward(net: nn.Module) -> Callable[[Mapping[str, Any], Any], Any]:
-    """The network as a function of (weights by name, inputs), in JAX."""
-    import jax
-
-    def forward(weights: Mapping[str, Any], x: Any) -> Any:
-        for prefix, layer in _layers(net):
-            if isinstance(layer, nn.Linear):
-                x = x @ weights[f"{prefix}weight"].T + (weights[f"{prefix}bias"] if layer.bias is not None else 0.0)
-            else:
-                x = getattr(jax.nn, ACTIVATIONS[type(layer)])(x)
-        return x
-
-    return forward
-
-
 def _plain_normal(prior: Prior) -> tuple[float, float]:
     """Mean and standard deviation."""
     if isinstance(prior, Normal) and isinstance(prior.mean, int | float) and isinstance(prior.std, int | float):
@@ -163,24 +151,104 @@ def _plain_normal(prior: Prior) -> tuple[float, float]:
     raise Unsupported("HMC takes a Normal prior of one mean and one std", got=repr(prior))
 
 
-def _model(
-    numpyro: Any, net: nn.Module, forward: Any, prior: tuple[float, float], likelihood: Likelihood
-) -> Callable[..., None]:
-    normal, gamma, sample = numpyro.distributions.Normal, numpyro.distributions.Gamma, numpyro.sample
+def _noise(likelihood: Likelihood) -> tuple[str, tuple[float, ...]]:
+    """The Gamma prior of the noise's precision, or the noise's known standard deviations."""
+    if isinstance(likelihood, GaussianGammaNoise):
+        return "gamma", (float(likelihood.prior_shape), float(likelihood.prior_rate))
+    return "known", tuple(likelihood.noise_std.detach().cpu().double().flatten().tolist())  # type: ignore[operator]
 
-    def model(x: Any, y: Any) -> None:
-        weights = {
-            name: sample(name, normal(*prior).expand(tuple(parameter.shape)).to_event())
-            for name, parameter in net.named_parameters()
-        }
-        if isinstance(likelihood, GaussianGammaNoise):
-            shape, rate = (float(value) for value in (likelihood.prior_shape, likelihood.prior_rate))
-            noise_std = sample("precision", gamma(shape, rate)) ** -0.5
-        else:
-            noise_std = likelihood.noise_std.detach().cpu().double().numpy()  # type: ignore[operator]
-        sample("y", normal(forward(weights, x), noise_std).to_event(2), obs=y)
 
-    return model
+@dataclass(frozen=True)
+class _Program:
+    """All that a compiled sampler depends on but the numbers in its data."""
+
+    layers: tuple[tuple[str, str], ...]
+    parameters: tuple[tuple[str, tuple[int, ...]], ...]
+    data: tuple[tuple[int, ...], tuple[int, ...]]
+    prior: tuple[float, float]
+    noise: tuple[str, tuple[float, ...]]
+    chains: int
+    warmup: int
+    draws: int
+    target_acceptance: float
+    max_tree_depth: int
+
+    def forward(self, weights: Weights, x: Any) -> Any:
+        """The network as a function of weights by name and inputs, in JAX."""
+        import jax
+
+        for prefix, activation in self.layers:
+            if activation:
+                x = getattr(jax.nn, activation)(x)
+            else:
+                x = x @ weights[f"{prefix}weight"].T + weights.get(f"{prefix}bias", 0.0)
+        return x
+
+    def model(self, x: Any, y: Any) -> None:
+        """The joint density, for numpyro."""
+        _, numpyro = _packages()
+        normal, gamma, sample = numpyro.distributions.Normal, numpyro.distributions.Gamma, numpyro.sample
+        weights = {name: sample(name, normal(*self.prior).expand(shape).to_event()) for name, shape in self.parameters}
+        kind, numbers = self.noise
+        noise_std = (
+            sample("precision", gamma(*numbers)) ** -0.5
+            if kind == "gamma"
+            else torch.tensor(numbers, dtype=torch.float64).numpy()
+        )
+        sample("y", normal(self.forward(weights, x), noise_std).to_event(2), obs=y)
+
+
+@contextmanager
+def _compiled_once(jax: Any) -> Iterator[None]:
+    """What is compiled inside is kept for the life of this process, unless jax was told of a folder of its own.
+
+    numpyro makes new functions in every run, also where they are the same program; on disk they are found again.
+    """
+    from jax.experimental.compilation_cache import compilation_cache
+
+    if jax.config.jax_compilation_cache_dir is not None:
+        yield
+        return
+    settings = {"jax_compilation_cache_dir": _folder().name, "jax_persistent_cache_min_entry_size_bytes": -1}
+    before = {name: getattr(jax.config, name) for name in settings}
+    try:
+        _configure(jax, compilation_cache, settings)
+        yield
+    finally:
+        _configure(jax, compilation_cache, before)
+
+
+def _configure(jax: Any, compilation_cache: Any, settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+@cache
+def _folder() -> TemporaryDirectory[str]:
+    """Deleted when Python ends."""
+    return TemporaryDirectory(prefix="bayesrule-hmc-")
+
+
+def _sampler(program: _Program) -> Any:
+    """The program's, compiled if it ran before; all are forgotten where there would be too many."""
+    if _made.cache_info().currsize >= COMPILED:
+        _made.cache_clear()
+        _packages()[0].clear_caches()
+    return _made(program)
+
+
+@cache
+def _made(program: _Program) -> Any:
+    _, numpyro = _packages()
+    kernel = numpyro.infer.NUTS(
+        program.model, target_accept_prob=program.target_acceptance, max_tree_depth=program.max_tree_depth,
+        init_strategy=numpyro.infer.init_to_sample,
+    )  # fmt: skip
+    return numpyro.infer.MCMC(
+        kernel, num_warmup=program.warmup, num_samples=program.draws, num_chains=program.chains,
+        chain_method="vectorized", progress_bar=False, jit_model_args=True,
+    )  # fmt: skip
 
 
 def _diagnose(numpyro: Any, arrays: Mapping[str, Tensor], outputs: Tensor, extra: Mapping[str, Any]) -> Diagnostics:
