@@ -1,4 +1,4 @@
-"""Steps of noisy EK-FAC where the data have said little: damped as K-FAC's, so that no mean leaps away."""
+"""Steps of noisy EK-FAC, and of K-FAC with exact damping, where the data have said little: no mean leaps away."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bayesrule.curvature import Tapped
 from bayesrule.optim import Message, NoisyEKFACRule, NoisyKFACRule, PriorTerm
-from bayesrule.optim.noisy_ekfac import step_damping
+from bayesrule.optim.kronecker_inverse import step_damping
 from bayesrule.train.replicas import Replicas
 
 DAMPING = torch.tensor(0.02, dtype=torch.float64)
@@ -17,14 +17,16 @@ DAMPING = torch.tensor(0.02, dtype=torch.float64)
 @pytest.mark.parametrize("extra", [0.0, 0.3])
 def test_the_first_step_is_that_of_factored_damping(extra: float) -> None:
     """The first f is K-FAC's ``aᵢ sⱼ``: in the eigenbases, the step is then that of the damped factors' inverses."""
+    common = {"max_kl": 1e9, "extra_damping": extra}
     inputs, gradients = torch.randn(9, 1, 4, dtype=torch.float64), torch.randn(1, 9, 1, 3, dtype=torch.float64)
     mean, gradient = torch.randn(2, 4, 3, dtype=torch.float64)
     moved = []
-    for rule in (NoisyEKFACRule(max_kl=1e9, extra_damping=extra), NoisyKFACRule(max_kl=1e9, extra_damping=extra)):
+    for rule in (NoisyKFACRule(**common), NoisyEKFACRule(**common), NoisyKFACRule(damping="exact", **common)):
         state = rule.init(mean, [(4, 3)], DAMPING)
         message = Message(gradient, rule.curvature(state, [Tapped(inputs, gradients, 9)]))
         moved.append(rule.update(mean, state, message, PriorTerm(DAMPING), lr=0.1, refresh=True)[0])
-    torch.testing.assert_close(moved[0], moved[1], rtol=1e-10, atol=1e-12)
+    for exactly_damped in moved[1:]:
+        torch.testing.assert_close(exactly_damped, moved[0], rtol=1e-10, atol=1e-12)
 
 
 def test_without_curvature_a_step_is_damped_by_the_prior_alone() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import bayesrule as br
 from bayesrule.errors import InvalidArgument
 from bayesrule.optim import NoisyAdam, NoisyEKFAC, NoisyKFAC
-from bayesrule.optim.noisy_ekfac import step_damping
+from bayesrule.optim.kronecker_inverse import step_damping
 from optim_problems import (
     EVERY,
     NAMES,
@@ -196,13 +196,15 @@ def test_a_gradient_that_is_not_finite_changes_nothing(kind) -> None:
     assert not same(values(optimizer), mean)
 
 
-@every
-def test_the_guard_shortens_the_step_and_counts(kind) -> None:
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [*((kind, {}) for kind in OPTIMIZERS), (NoisyKFAC, {"damping": "exact"})], ids=[*NAMES, "NoisyKFAC, exact damping"],
+)  # fmt: skip
+def test_the_guard_shortens_the_step_and_counts(kind, options) -> None:
     """½ α² pᵀ(F + γ)p ≤ max_kl, with the posterior's own precision as the metric: (F + γ) = (λ/N) Σ⁻¹.
 
-    The step of EK-FAC is damped by more than γ, and so is the metric of its guard.
+    Where damping is exact, that of the step is by more than γ, and so is the metric of its guard.
     """
-    options = {"damping": "exact"} if kind is NoisyKFAC else {}
     optimizer = make(kind, lr=10.0, max_kl=1e-3, **options)
     before = {name: q.mean for name, q in optimizer.posteriors().items()}
     step(optimizer, lambda: loss_of(optimizer), noise=silent)
@@ -210,7 +212,7 @@ def test_the_guard_shortens_the_step_and_counts(kind) -> None:
     for name, posterior in optimizer.posteriors().items():
         change = posterior.mean - before[name]
         nats = 0.5 * (change * posterior.covariance.solve(change)).sum() / 50
-        if kind is NoisyEKFAC:
+        if options or kind is NoisyEKFAC:
             assert nats < 1e-3
             inverse = optimizer.states[name].inverse
             damping = (1 / (50 * posterior.covariance.spectrum) - inverse.spectrum).mean()

@@ -41,7 +41,7 @@ class FactoredInverse:
         """``R_in ε R_outᵀ``: the covariance's own root, over √(λ/N), multiplied as the triangles they are."""
         return lower_matmul(self.fan_out_root, lower_matmul(self.fan_in_root, noise).mT).mT
 
-    def solve(self, x: Tensor, damping: Tensor) -> Tensor:
+    def step(self, x: Tensor, damping: Tensor, *, guarded: bool) -> Tensor:
         """``[A^γ]⁻¹ x [S^γ]⁻¹``   [Eq. 3]."""
         if x.ndim > 2:
             return self.fan_in @ x @ self.fan_out
@@ -79,6 +79,15 @@ class EigenInverse:
         """``(F + γ)⁻¹ x``."""
         return self.leave(self.enter(x) / (self.spectrum + damping))
 
+    def step(self, x: Tensor, damping: Tensor, *, guarded: bool) -> Tensor:
+        """That of the mean: `solve`, where it is guarded with `step_damping` in the place of γ.
+
+        How the step is damped changes neither where the mean settles nor the covariance. With γ alone, which λ/N makes
+        tiny, the mean leaps along what the data have said nothing about yet, such as the weights of a unit that is off;
+        ``max_kl`` cannot see it, as an average over 1/β steps knows that curvature only long after the unit is on.
+        """
+        return self.solve(x, step_damping(self.spectrum, damping) if guarded else damping)
+
     def enter(self, x: Tensor) -> Tensor:
         """``Q_inᵀ x Q_out``."""
         return product(self.fan_in_basis.mT, x, self.fan_out_basis)
@@ -86,6 +95,16 @@ class EigenInverse:
     def leave(self, x: Tensor) -> Tensor:
         """``Q_in x Q_outᵀ``."""
         return product(self.fan_in_basis, x, self.fan_out_basis.mT)
+
+
+def step_damping(spectrum: Float[Tensor, "*batch fan_in fan_out"], damping: Tensor) -> Tensor:
+    """``γ + √γ (f̄ᵢ + f̄ⱼ)/√f̄``, f̄ the mean over a row, a column and all of f.
+
+    For ``f = aᵢ sⱼ`` that is ``γ + √γ (aᵢ/π + π sⱼ)``, by which K-FAC's factored damping exceeds f   [Eq. 12].
+    """
+    rows, columns = spectrum.mean(-1, keepdim=True), spectrum.mean(-2, keepdim=True)
+    whole = rows.mean(-2, keepdim=True).sqrt().clamp_min(torch.finfo(spectrum.dtype).tiny)
+    return damping + damping.sqrt() * ((rows + columns) / whole)
 
 
 def product(left: Tensor, x: Tensor, right: Tensor) -> Tensor:

@@ -64,24 +64,8 @@ class NoisyEKFACRule(NaturalGradientRule):
         return replace(state, fan_in=sides[0], fan_out=sides[1], inverse=inverse)
 
     def solve(self, state: NoisyEKFACState, x: Tensor, damping: Tensor) -> Tensor:
-        """``Q (diag f + γ)⁻¹ Qᵀ x``; where steps are guarded, with `step_damping` in the place of γ.
-
-        How the step is damped changes neither where the mean settles nor the covariance. With γ alone, which λ/N makes
-        tiny, the mean leaps along what the data have said nothing about yet, such as the weights of a unit that is off;
-        ``max_kl`` cannot see it, as an average over 1/β steps knows that curvature only long after the unit is on.
-        """
-        spectrum = state.inverse.spectrum
-        return state.inverse.solve(x, damping if self.max_kl is None else step_damping(spectrum, damping))
-
-
-def step_damping(spectrum: Float[Tensor, "*batch fan_in fan_out"], damping: Tensor) -> Tensor:
-    """``γ + √γ (f̄ᵢ + f̄ⱼ)/√f̄``, f̄ the mean over a row, a column and all of f.
-
-    For ``f = aᵢ sⱼ`` that is ``γ + √γ (aᵢ/π + π sⱼ)``, by which K-FAC's factored damping exceeds f   [Eq. 12].
-    """
-    rows, columns = spectrum.mean(-1, keepdim=True), spectrum.mean(-2, keepdim=True)
-    whole = rows.mean(-2, keepdim=True).sqrt().clamp_min(torch.finfo(spectrum.dtype).tiny)
-    return damping + damping.sqrt() * ((rows + columns) / whole)
+        """``Q (diag f + γ)⁻¹ Qᵀ x``; where steps are guarded, with `step_damping` in the place of γ."""
+        return state.inverse.step(x, damping, guarded=self.max_kl is not None)
 
 
 def _rebased(old: EigenInverse, new: EigenInverse) -> EigenInverse:

@@ -82,8 +82,8 @@ class NoisyKFACRule(NaturalGradientRule):
         return replace(state, fan_in=sides[0], fan_out=sides[1], inverse=inverse)
 
     def solve(self, state: NoisyKFACState, x: Tensor, damping: Tensor) -> Tensor:
-        """``[A^γ]⁻¹ V [S^γ]⁻¹``."""
-        return state.inverse.solve(x, damping)
+        """``[A^γ]⁻¹ V [S^γ]⁻¹``; with exact damping and a guard, see `EigenInverse.step`."""
+        return state.inverse.step(x, damping, guarded=self.max_kl is not None)
 
     def _invert(self, fan_in: Tensor, fan_out: Tensor, damping: Tensor) -> FactoredInverse | EigenInverse:
         if self.damping == "exact":
@@ -100,7 +100,8 @@ class NoisyKFAC(NaturalGradientOptimizer):
         lr: Step size α̃.
         beta: β̃, the weight of the newest curvature in its average.
         damping: ``"factored"`` as printed [Eq. 12], which damps by more than γ and so makes the posterior too tight; or
-            ``"exact"``, ``A ⊗ S + γI`` in the factors' eigenbases.
+            ``"exact"``, ``A ⊗ S + γI`` in the factors' eigenbases; the mean's step is then damped as in the factored
+            form (see `step_damping`), unless ``max_kl`` is None.
         momentum: Of the gradient, before it is preconditioned.
         extra_damping: Added to γ in the mean's step alone.
         max_kl: The guard on the step, see `bayesrule.optim.rule.guarded`; None for none.
