@@ -23,8 +23,9 @@ from torch.nn import functional as F
 
 import bayesrule as br
 from bayesrule.bench.memory import peak_bytes
-from bayesrule.bench.timing import Turn, interleaved, ratio_of_medians
+from bayesrule.bench.timing import ratio_of_medians
 from bayesrule.cuda_graphs import recording
+from bayesrule.timing import Turn, interleaved, wall_clock
 
 POINT, TIED = "point estimate", "2-tied, local noise"
 N_TRAIN, PRIOR_STD = 60_000, 0.2
@@ -62,6 +63,7 @@ CASES = {
         "4 × dense 4096, batch 1024, bf16": Case((4096,) * 5, 1024, half=True),
         "4 × dense 4096, batch 8192, bf16, graph": Case((4096,) * 5, 8192, half=True, graph=True),
         "4 × dense 4096, batch 1024, bf16, graph": Case((4096,) * 5, 1024, half=True, graph=True),
+        "15 × dense 8192, a billion weights, batch 8192, bf16, graph": Case((8192,) * 16, 8192, half=True, graph=True),
         "784-400-400-10, batch 1024, graph": Case(PERCEPTRON, 1024, graph=True),
     },
 }
@@ -70,7 +72,8 @@ CASES = {
 def training_step(case: Case, method: str, device: str, compiled: bool) -> tuple[Step, Callable[[], list[Tensor]]]:
     """What trains a network by one step, and what it holds between two steps."""
     torch.manual_seed(0)
-    net = case.network()
+    with torch.device(device):
+        net = case.network()
     if method == TIED:
         net = br.bayesianize(net, br.KTied(2), br.Normal(PRIOR_STD), br.LocalReparam())
     net = net.to(device)
@@ -136,7 +139,8 @@ def measure(case: Case, device: str, budget: float, compiled: bool) -> tuple[dic
             step()
         steps[method] = recorded(step) if case.graph else step
     turns = {method: Turn(step, STEPS_PER_TURN if device == "cuda" else 1) for method, step in steps.items()}
-    taken = interleaved(turns, torch.device(device), rounds=MOST_TURNS, budget=budget, least=LEAST_TURNS)
+    clock = wall_clock(torch.device(device))
+    taken = interleaved(turns, clock, rounds=MOST_TURNS, budget=budget, least=LEAST_TURNS)
     ratio = ratio_of_medians(taken[TIED], taken[POINT], np.random.default_rng(0))
     metrics = {
         method: {"milliseconds": 1e3 * float(np.median(times)), "peak MiB": peaks[method] / 2**20}

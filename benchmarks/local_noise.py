@@ -23,7 +23,8 @@ from torch import Tensor, nn
 import bayesrule as br
 from bayesrule.bench.memory import peak_bytes
 from bayesrule.bench.results import result_of, rows_of, write_result
-from bayesrule.bench.timing import Turn, bootstrap_interval, interleaved
+from bayesrule.bench.timing import bootstrap_interval
+from bayesrule.timing import Turn, interleaved, wall_clock
 
 ROOT = Path(__file__).parents[1]
 OURS = "2-tied, local noise"
@@ -96,7 +97,7 @@ def measure(width: int, batch: int, device: torch.device, budget: float, seed: i
     steps = {name: partial(step, layer, loss, x) for name, (layer, loss) in methods.items()}
     memory = {name: peak_bytes((*layer.parameters(), x), steps[name], device) for name, (layer, _) in methods.items()}
     turns = {name: Turn(work) for name, work in steps.items()}
-    times = interleaved(turns, device, rounds=MAX_TURNS, budget=budget, least=MIN_TURNS)
+    times = interleaved(turns, wall_clock(device), rounds=MAX_TURNS, budget=budget, least=MIN_TURNS)
     generator = np.random.default_rng(seed)
     rows = []
     for name in methods:

@@ -11,7 +11,7 @@ Two estimators are timed, each against itself with a diagonal posterior. With *l
 experiments, an output row costs m·n products for the mean; the noise costs another m·n for a diagonal posterior and
 m²/2 + n² for a matrix normal. A dense layer's m is about its n. A 3×3 convolution of c to c channels has m = 9c rows,
 and its noise four to five times the products of a diagonal one's, 2.8 times in all. *Auto*, the library's default,
-draws the weight once for the batch where there are more output rows than fan-in: each row then costs m·n, the draw m²n.
+draws the weight once for the batch where that costs less: each row then costs m·n, the draw m²n.
 
 The paper states no batch size. The dense network takes 256 examples, as in the experiments, convolutional ones take 64
 on a CPU; on a CUDA device all take 512.

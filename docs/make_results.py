@@ -22,6 +22,7 @@ TITLES = {
     "elbo-audit": "The ELBO audit",
     "mnist-example": "MNIST, mean-field and 2-tied",
     "local-noise": "Local noise and KL of one dense layer, in time and memory",
+    "estimator-choice": "Local noise, a drawn weight, and which of them Auto takes",
     "matrix-normal-step": "A training step with a matrix normal posterior beside a diagonal one's",
     "ktied-layer": "Training steps with k-tied dense layers beside the point estimate's",
     "optimizer-steps": "Steps of posterior optimizers beside AdamW's",

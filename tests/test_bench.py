@@ -24,8 +24,9 @@ from bayesrule.bench.job import Job, Mode
 from bayesrule.bench.memory import held_bytes, peak_bytes
 from bayesrule.bench.peers.peer import Peer, importing, swapped
 from bayesrule.bench.results import rows_of
-from bayesrule.bench.timing import Turn, bootstrap_interval, interleaved, median_interval, ratio_of_medians
+from bayesrule.bench.timing import bootstrap_interval, median_interval, ratio_of_medians
 from bayesrule.errors import InvalidArgument, Unsupported
+from bayesrule.timing import Turn, interleaved, wall_clock
 from command_line import bayesrule
 
 CPU = torch.device("cpu")
@@ -75,16 +76,16 @@ def test_intervals_of_a_median() -> None:
 def test_methods_take_turns_in_changing_order() -> None:
     done: list[str] = []
     turns = {name: Turn(partial(done.append, name), repeats) for name, repeats in (("a", 1), ("b", 2), ("c", 1))}
-    times = interleaved(turns, CPU, rounds=4, budget=0.0, least=4)
+    times = interleaved(turns, wall_clock(CPU), rounds=4, budget=0.0, least=4)
     assert "".join(done) == "abbc" + "bbca" + "cabb" + "abbc"
     assert {name: len(each) for name, each in times.items()} == {"a": 4, "b": 4, "c": 4}
-    assert len(interleaved(turns, CPU, rounds=50, budget=0.0, least=3)["a"]) == 3
+    assert len(interleaved(turns, wall_clock(CPU), rounds=50, budget=0.0, least=3)["a"]) == 3
 
 
 def test_a_slow_method_is_found_slow() -> None:
     small, large = torch.randn(8, 8), torch.randn(400, 400)
     turns = {"point": Turn(lambda: small @ small), "slow": Turn(lambda: large @ large)}
-    times = interleaved(turns, CPU, rounds=15, budget=5.0)
+    times = interleaved(turns, wall_clock(CPU), rounds=15, budget=5.0)
     assert ratio_of_medians(times["slow"], times["point"], np.random.default_rng(0)).low > 3
 
 

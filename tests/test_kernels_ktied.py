@@ -65,6 +65,27 @@ def test_the_layer_and_its_gradients_are_those_of_the_dense_formula(size: tuple[
         assert_all_close(gradients(got, inputs[:4]), slopes)
 
 
+@pytest.mark.parametrize("random_bias", [False, True])
+def test_the_layer_adds_its_bias(random_bias: bool) -> None:
+    inputs = *layer_inputs(11, 13, 6, 2), random(6), *((random(6), random(6).detach()) if random_bias else ())
+    free = tuple(tensor for tensor in inputs if tensor.requires_grad)
+    bias = inputs[5] + inputs[6].exp() * inputs[7] if random_bias else inputs[5]
+    want = ktied_linear(*inputs[:5]) + bias
+    slopes = gradients(want, free)
+    for function in (ktied_linear, ktied_linear_reference):
+        got = function(*inputs)
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+        assert_all_close(gradients(got, free), slopes)
+    if random_bias:
+        few = [tensor.detach()[:3].requires_grad_() for tensor in (inputs[0], *inputs[5:7])]
+        rest = (tensor.detach() for tensor in inputs[1:4])
+        weight, fan_in, fan_out = (each[:3] if each.shape[0] == 6 else each for each in rest)
+        noises = inputs[4][:3, :3], inputs[7][:3]
+        assert torch.autograd.gradgradcheck(
+            lambda x, b, s: ktied_linear(x, weight, fan_in, fan_out, noises[0], b, s, noises[1]), few
+        )
+
+
 def test_numerical_derivatives_of_first_and_second_order() -> None:
     *free, noise = layer_inputs(3, 4, 5, 2)
     assert torch.autograd.gradcheck(lambda *inputs: ktied_linear(*inputs, noise), free)

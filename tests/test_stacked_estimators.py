@@ -121,13 +121,13 @@ def test_flipout_has_signs_for_every_row_of_every_member() -> None:
 
 
 def test_auto_counts_the_rows_of_one_member() -> None:
-    noise = Leaves()
-    StackedMembers(make(br.Diagonal(0.1), br.Auto(), 30)).outputs(some_inputs(), noise)  # 5 rows: 4, then 30 inputs
+    noise, hidden = Leaves(), 4000  # so many that 5 rows of local noise cost less than a draw, and 10 rows more
+    StackedMembers(make(br.Diagonal(0.1), br.Auto(), hidden)).outputs(some_inputs(), noise)
     shapes = [tuple(leaf.shape) for leaf in noise.leaves]
-    drawn, local = (MEMBERS, INPUTS, 30), (MEMBERS, ROWS, OUTPUTS)
+    drawn, local = (MEMBERS, INPUTS, hidden), (MEMBERS, ROWS, OUTPUTS)
     assert drawn in shapes
     assert local in shapes
-    assert (MEMBERS, 30, OUTPUTS) not in shapes
+    assert (MEMBERS, hidden, OUTPUTS) not in shapes
 
 
 def test_flipout_refuses_what_is_correlated() -> None:

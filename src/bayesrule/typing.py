@@ -17,6 +17,7 @@ class Contraction(Protocol):
 
     groups: int
     is_product: ClassVar[bool]
+    picks_rows: ClassVar[bool]
 
     @property
     def channel_dim(self) -> int:
@@ -33,6 +34,9 @@ class Contraction(Protocol):
 
     def widen_triangular(self, x: Tensor, factor: Tensor) -> tuple[Tensor, ...]:
         """`widen` by a lower-triangular fan-in × fan-in matrix; its channels may come in several pieces."""
+
+    def rows(self, x: Tensor) -> int:
+        """How many output rows (examples × positions) this input gives."""
 
     def mix(self, channels: Tensor, matrix: Tensor) -> Tensor:
         """Map the channels `widen` gives to the fan-out ones by a fan-out × r matrix."""

@@ -173,10 +173,13 @@ def test_a_point_is_its_mean(event_dim: int) -> None:
 class AnyLayer:
     """The part of a contraction that a refusal reads."""
 
-    groups, channel_dim, is_product = 1, -1, False
+    groups, channel_dim, is_product, picks_rows = 1, -1, False, False
 
     def __call__(self, x: Tensor, matrix: Tensor) -> Tensor:
         return x @ matrix
+
+    def rows(self, x: Tensor) -> int:
+        return len(x)
 
     square = widen = widen_triangular = mix = __call__
 

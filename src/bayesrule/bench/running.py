@@ -21,7 +21,8 @@ from bayesrule.bench.models import Model, model
 from bayesrule.bench.peers import PEERS
 from bayesrule.bench.request import Request
 from bayesrule.bench.results import Row, result_of, rows_of
-from bayesrule.bench.timing import Times, Turn, interleaved, ratio_of_medians, seconds, synchronize
+from bayesrule.bench.timing import ratio_of_medians
+from bayesrule.timing import Times, Turn, interleaved, seconds, synchronize, wall_clock
 
 MIB = 2**20
 WARM_UP = 2
@@ -72,7 +73,7 @@ def steps(known: Model, batch: int, mode: Mode, names: Sequence[str], request: R
             skipped.append(_refusal(name, error))
             del contenders[name], values[name]
     turns = {name: Turn(each.step, each.period) for name, (_, each) in contenders.items() if each.step is not None}
-    times = interleaved(turns, torch.device(request.device), rounds=request.rounds, budget=request.seconds)
+    times = interleaved(turns, wall_clock(torch.device(request.device)), rounds=request.rounds, budget=request.seconds)
     _compare(values, times, request, "step")
     reference = values.get(REFERENCE, {}).get("peak MiB")
     for each in values.values():
@@ -85,7 +86,7 @@ def once(job: Job, contender: Contender) -> dict[str, float]:
     """What is measured only once: the first step, memory, and the work in a step."""
     if contender.step is None:
         return {}
-    values = {"first step ms": 1e3 * seconds(Turn(contender.step), job.device)}
+    values = {"first step ms": 1e3 * seconds(Turn(contender.step), wall_clock(job.device))}
     for _ in range(WARM_UP):
         contender.step()
     if not job.mode.captured:  # whose memory is a pool of its own
@@ -114,7 +115,8 @@ def predictions(known: Model, names: Sequence[str], request: Request) -> Found:
             skipped.append(_refusal(name, error))
             continue
         turns[name] = Turn(work)
-    times = interleaved(turns, device, rounds=request.rounds, budget=request.seconds, least=PREDICT_ROUNDS)
+    clock = wall_clock(device)
+    times = interleaved(turns, clock, rounds=request.rounds, budget=request.seconds, least=PREDICT_ROUNDS)
     values = {name: values[name] for name in times}
     _compare(values, times, request, "predict")
     return _rows(case, Mode(), values, times), [f"{case}: {words}" for words in skipped]

@@ -9,6 +9,7 @@ from torch import Tensor
 from bayesrule.contractions import Contraction
 from bayesrule.estimators.estimator import Estimator
 from bayesrule.estimators.local_reparam import LocalReparam
+from bayesrule.estimators.prices import prices_on
 from bayesrule.estimators.weight_sample import WeightSample
 from bayesrule.posteriors import Posterior
 from bayesrule.random import NoiseSource
@@ -16,10 +17,13 @@ from bayesrule.random import NoiseSource
 
 @dataclass(frozen=True)
 class Auto(Estimator):
-    """Local noise where it draws fewer normals than the weight has entries, weight sampling elsewhere.
+    """Local noise where a training step with it costs less than drawing the weight, weight sampling elsewhere.
 
-    Weight sampling draws m·n normals, local noise one for each of the output rows × n; so wide dense layers take
-    local noise, convolutions and large batches weight sampling. An embedding draws only the rows it uses, whole.
+    Weight sampling draws m·n normals, scales them and adds them to the mean; local noise draws one for each of the
+    output rows × n, and takes the posterior's own products to find their scale: a second m·n for each row with a
+    diagonal posterior, k(k+1)/2 · (m + n) with a k-tied one. So wide dense layers take local noise, convolutions and
+    large batches weight sampling. An embedding draws only the rows it uses, whole. What the choice counts is
+    `Posterior.draw_work` and `Posterior.projection_work`, at the prices of the device.
     """
 
     def output(self, posterior: Posterior, contraction: Contraction, x: Tensor, noise: NoiseSource) -> Tensor:
@@ -29,5 +33,8 @@ class Auto(Estimator):
     def choose(self, posterior: Posterior, contraction: Contraction, x: Tensor) -> Estimator:
         """The cheaper estimator for this input; weight sampling where the posterior offers nothing else."""
         by_rows = posterior.independent and contraction.picks_rows
-        cheaper = contraction.rows(x) < contraction.view.fan_in and not by_rows
-        return LocalReparam() if cheaper and posterior.projects(contraction) else WeightSample()
+        if by_rows or not posterior.projects(contraction):
+            return WeightSample()
+        prices = prices_on(x.device)
+        local, drawn = posterior.projection_work(contraction, x), posterior.draw_work()
+        return LocalReparam() if prices.of(local) < prices.of(drawn) else WeightSample()

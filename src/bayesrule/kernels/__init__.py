@@ -3,7 +3,9 @@
 from bayesrule.kernels.divergence import diagonal_divergence, has_fused_divergence, ktied_divergence
 from bayesrule.kernels.ktied_layer import ktied_output
 from bayesrule.kernels.linear_operator import Bias, BiasLaw
+from bayesrule.kernels.noisy_layers import diagonal_output, scaled_normals
 from bayesrule.kernels.pairs import pair_products
+from bayesrule.kernels.seeded import seeded_dtype
 from bayesrule.kernels.sum_log_product import sum_log_product
 from bayesrule.kernels.tap import ParameterTap, StoredParameters
 
@@ -13,9 +15,12 @@ __all__ = [
     "ParameterTap",
     "StoredParameters",
     "diagonal_divergence",
+    "diagonal_output",
     "has_fused_divergence",
     "ktied_divergence",
     "ktied_output",
     "pair_products",
+    "scaled_normals",
+    "seeded_dtype",
     "sum_log_product",
 ]

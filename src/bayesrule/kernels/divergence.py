@@ -40,7 +40,8 @@ def diagonal_divergence(
         mean, log_std = parameters
         return _diagonal_by_autograd(gradient, mean, log_std, centre, precision)
 
-    return linked(tapped, value, KLSlopes(tuple((slope, 1.0) for slope in slopes), again))
+    found = KLSlopes(tuple((slope, 1.0) for slope in slopes), again)
+    return linked(tapped, value, found, few_starts=_few_starts(value))
 
 
 def ktied_divergence(
@@ -66,7 +67,12 @@ def ktied_divergence(
         of_fan_in, of_fan_out = _ktied_by_autograd(gradient, fan_in_logs, fan_out_logs, precision)
         return precision * gradient * mean, of_fan_in, of_fan_out
 
-    return linked(tapped[1], value, KLSlopes(((mean, precision), *((slope, 1.0) for slope in slopes)), again))
+    found = KLSlopes(((mean, precision), *((slope, 1.0) for slope in slopes)), again)
+    return linked(tapped[1], value, found, few_starts=_few_starts(value))
+
+
+def _few_starts(value: Tensor) -> bool:
+    return value.device.type != "cpu" or has_kernels(value)
 
 
 def _constant(precision: float) -> float:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.kernels.operators import has_kernels
-from bayesrule.kernels.sum_log_product import sum_log_with_gradient
+from bayesrule.kernels.sum_log_product import sum_log_with_gradient_in_logs
 
 Slopes = tuple[Tensor, Tensor, Tensor]
 """A value, and its gradients in two tensors."""
@@ -21,16 +21,16 @@ def ktied_value_and_slopes(
     by any numbers whose sum is that of its squares.
     """
     fan_in, fan_out = fan_in_logs.exp(), fan_out_logs.exp()
-    logs_sum, of_fan_in, of_fan_out = sum_log_with_gradient(fan_in, fan_out)
+    logs_sum, of_fan_in, of_fan_out = sum_log_with_gradient_in_logs(fan_in_logs, fan_out_logs, fan_in, fan_out)
     fan_in_gram, fan_out_gram = fan_in.mT @ fan_in, fan_out.mT @ fan_out
-    squares = torch.dot(fan_in_gram.view(-1), fan_out_gram.view(-1))
+    squares = torch.dot(fan_in_gram.view(-1), fan_out_gram.view(-1)).item()
     if mean is not None:
-        squares.add_(mean.sum() if squared else _sum_squares(mean))
-    value = squares.mul_(0.5 * precision).sub_(logs_sum).add_(constant * fan_in.shape[0] * fan_out.shape[0])
+        squares += mean.sum().item() if squared else _sum_squares(mean)
+    value = 0.5 * precision * squares - logs_sum + constant * fan_in.shape[0] * fan_out.shape[0]
     return (
-        value,
-        torch.addmm(of_fan_in, fan_in, fan_out_gram, beta=-1, alpha=precision).mul_(fan_in),
-        torch.addmm(of_fan_out, fan_out, fan_in_gram, beta=-1, alpha=precision).mul_(fan_out),
+        fan_in.new_full((), value),
+        torch.addcmul(of_fan_in, fan_in, fan_in @ fan_out_gram, value=-precision).neg_(),
+        torch.addcmul(of_fan_out, fan_out, fan_out @ fan_in_gram, value=-precision).neg_(),
     )
 
 
@@ -38,15 +38,14 @@ def diagonal_value_and_slopes(
     mean: Tensor, log_std: Tensor, centre: float, precision: float, constant: float
 ) -> Slopes:
     """``Σ ½τ(σ² + (μ − m₀)²) − log σ + c``, with the gradients in μ and log σ."""
-    std = log_std.exp()
-    centred = mean - centre if centre else mean
-    squares = (_sum_squares(std) + _sum_squares(centred)).mul_(0.5 * precision)
-    value = squares.sub_(log_std.sum()).add_(constant * mean.numel())
-    return value, centred * precision, std.square_().mul_(precision).sub_(1)
+    scaled = (mean - centre if centre else mean) * precision
+    of_logs = log_std.mul(2).exp_().mul_(precision).sub_(1)
+    value = 0.5 * (_sum_squares(scaled) / precision + of_logs.sum().item()) - log_std.sum().item()
+    return mean.new_full((), value + (constant + 0.5) * mean.numel()), scaled, of_logs
 
 
-def _sum_squares(x: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(x).square_()
+def _sum_squares(x: Tensor) -> float:
+    return float(torch.linalg.vector_norm(x).item() ** 2)
 
 
 @torch.library.custom_op(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bayesrule.kernels.eager import ordinary_on_cpu, untransformed
+from bayesrule.kernels.eager import ordinary_on_cpu
 from bayesrule.kernels.ktied_linear import ktied_linear
 from bayesrule.kernels.linear_operator import Bias, BiasLaw, ktied_linear_seeded
-from bayesrule.kernels.operators import MOST_PAIRS, fresh_noise_seed, has_kernels
-from bayesrule.kernels.tap import StoredParameters
+from bayesrule.kernels.operators import MOST_PAIRS
+from bayesrule.kernels.seeded import seed_of, seeded_dtype
+from bayesrule.kernels.tap import StoredParameters, layer_tensors
 from bayesrule.random import FromGenerator, NoiseSource
-
-_SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 
 
 def ktied_output(
@@ -27,53 +26,35 @@ def ktied_output(
         stored: The parameters that it and the logarithms show, if they do.
         logs: log U and log V.
         noise: Where ε comes from. A GPU draws it from a seed, and so only in place of torch's own generators.
-        bias: To be added. Only a GPU has code for that.
+        bias: To be added; its noise, if any, comes after ε. Other sources than generators have another for it.
     """
     if mean.ndim != 2 or x.ndim < 2 or x.shape[-1] != mean.shape[-2]:
         return None
     if ordinary_on_cpu(x, mean, *logs):
-        if bias is not None:
+        law = None if bias is None or not isinstance(noise, FromGenerator) else bias()
+        if bias is not None and (law is None or not ordinary_on_cpu(x, *(each for each in law if each is not None))):
             return None
-        tensors = _tensors(mean, stored, logs, mean.dtype)
+        weight, fan_in, fan_out = layer_tensors(mean, stored, logs, mean.dtype)
         epsilon = noise((*x.shape[:-1], mean.shape[-1]), "normal", x)
+        of_bias = () if law is None else (*law, None if law[1] is None else noise(tuple(law[1].shape), "normal", x))
         if x.ndim == 2:
-            return ktied_linear(x, *tensors, epsilon)
-        rows = ktied_linear(x.flatten(0, -2), *tensors, epsilon.flatten(0, -2))
-    elif isinstance(noise, FromGenerator) and (dtype := _kernel_dtype(x, mean, *logs)) is not None:
+            return ktied_linear(x, weight, fan_in, fan_out, epsilon, *of_bias)
+        rows = ktied_linear(x.flatten(0, -2), weight, fan_in, fan_out, epsilon.flatten(0, -2), *of_bias)
+    elif _few_pairs(logs[0].shape[-1]) and (dtype := seeded_dtype(x, mean, noise, *logs)) is not None:
         law = None if bias is None else bias()
         if bias is not None and (law is None or not _in_float32(law)):
             return None
-        tensors = _tensors(mean, stored, logs, dtype)
-        seed = fresh_noise_seed(x.device, noise.generator)
-        rows = ktied_linear_seeded(x.flatten(0, -2).to(dtype), *tensors, seed, law)
+        weight, fan_in, fan_out = layer_tensors(mean, stored, logs, dtype)
+        seed = seed_of(noise, x.device)
+        rows = ktied_linear_seeded(x.flatten(0, -2).to(dtype), weight, fan_in, fan_out, seed, law)
     else:
         return None
     return rows.reshape(*x.shape[:-1], mean.shape[-1])
 
 
-def _tensors(
-    mean: Tensor, stored: StoredParameters | None, logs: tuple[Tensor, Tensor], dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The weight, fan-out × fan-in, and the logarithms, in such a way that a KL can share their gradients."""
-    tapped = None if stored is None else stored.take(dtype)
-    if tapped is None:
-        return mean.mT.to(dtype), *logs
-    weight, fan_in_logs, fan_out_logs = tapped.tensors
-    return weight, fan_in_logs, fan_out_logs
+def _few_pairs(rank: int) -> bool:
+    return rank * (rank + 1) // 2 <= MOST_PAIRS
 
 
 def _in_float32(bias: Bias) -> bool:
     return all(tensor is None or (tensor.dtype == torch.float32 and tensor.is_contiguous()) for tensor in bias)
-
-
-def _kernel_dtype(x: Tensor, mean: Tensor, *logs: Tensor) -> torch.dtype | None:
-    """The precision of the layer's matrix products, where the GPU has a kernel for them."""
-    rank, kind = logs[0].shape[-1], x.device.type
-    if not has_kernels(x) or rank * (rank + 1) // 2 > MOST_PAIRS or logs[0].dtype != torch.float32:
-        return None
-    if not (torch.compiler.is_compiling() or untransformed(x, mean, *logs)):
-        return None
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-    if dtype != mean.dtype and not torch.is_autocast_enabled(kind):
-        return None
-    return dtype if dtype in (torch.float32, *_SIXTEEN_BITS) else None

@@ -159,7 +159,8 @@ def _keep(ctx: Any, inputs: tuple[Tensor | None, ...], output: tuple[Tensor, ...
 def _backward(ctx: Any, gradient: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
     if gradient is None:
         return (None,) * 7
-    inputs, kept = ctx.saved_tensors[:7], ctx.saved_tensors[7:]
+    saved = ctx.saved_tensors  # read once, as activation checkpointing wants it
+    inputs, kept = saved[:7], saved[7:]
     x, weight, fan_in_logs, *_, seed = inputs
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         return _by_autograd(gradient, ctx.needs_input_grad[1], *inputs)

@@ -64,7 +64,7 @@ def _(seed: Tensor, rows: int, columns: int) -> Tensor:
 )
 def _sum_log(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """``Σ log(U Vᵀ)`` of contiguous (m, k) and (n, k) factors, and its gradients in both."""
-    if has_kernels(left):
+    if has_kernels(left) and left.dtype == right.dtype == torch.float32:
         from bayesrule.kernels import triton_logs
 
         return triton_logs.sum_log(left, right)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
+
 import torch
 from torch import Tensor
+
+LEAST_LOG = -1e30
+"""Stands for the logarithm of zero, which times zero would be no number."""
 
 
 def pair_products(factor: Tensor, off_diagonal: float) -> Tensor:
@@ -24,3 +30,30 @@ def pair_products_backward(factor: Tensor, off_diagonal: float, gradient: Tensor
         total[..., by:] += part * factor[..., :-by]
         start += rank - by
     return total
+
+
+def pair_rows(logs: Tensor, off_diagonal: float) -> Tensor:
+    """`pair_products` of ``exp(logs)``, as rows, on a CPU: ``exp(log f_a + log f_c)``, two matrices' sums at once."""
+    exponents, offsets = _exponents(logs.shape[-1], off_diagonal, logs.dtype)
+    return torch.addmm(offsets, exponents, logs.mT.clamp_min(LEAST_LOG)).exp_()
+
+
+def pair_rows_backward(rows: Tensor, gradient: Tensor, rank: int) -> Tensor:
+    """The gradient in the logarithms, from the rows and twice the gradient in them."""
+    return (rows * gradient).mT @ _half_exponents(rank, rows.dtype)
+
+
+@lru_cache(maxsize=16)
+def _half_exponents(rank: int, dtype: torch.dtype) -> Tensor:
+    return _exponents(rank, 1.0, dtype)[0] / 2
+
+
+@lru_cache(maxsize=64)
+def _exponents(rank: int, off_diagonal: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """How often each column stands in each pair, and the logarithm of the pair's factor."""
+    with torch.inference_mode(False), torch.no_grad():
+        alone = torch.eye(rank, dtype=dtype, device="cpu")
+        apart = [alone[:-by] + alone[by:] for by in range(1, rank)]
+        offsets = torch.full((rank * (rank + 1) // 2, 1), math.log(off_diagonal), dtype=dtype, device="cpu")
+        offsets[:rank] = 0
+        return torch.cat([2 * alone, *apart]), offsets

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from bayesrule.kernels.eager import ordinary_on_cpu
-from bayesrule.kernels.log_blocks import sum_log_blocks
+from bayesrule.kernels.log_blocks import FEW_ENTRIES, sum_log_blocks
+from bayesrule.kernels.log_nodes import sum_log_by_nodes
 from bayesrule.kernels.operators import takes_kernel
 
 CHUNK_ENTRIES = 1 << 19
@@ -29,6 +30,22 @@ def sum_log_with_gradient(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, 
     if left.is_cuda:
         return torch.ops.bayesrule.sum_log(left.contiguous(), right.contiguous())
     return sum_log_blocks(left, right, max(1, CHUNK_ENTRIES // right.shape[0]))
+
+
+def sum_log_with_gradient_in_logs(
+    left_logs: Tensor, right_logs: Tensor, left: Tensor, right: Tensor
+) -> tuple[float, Tensor, Tensor]:
+    """`sum_log_with_gradient` on a CPU, with the gradients in the factors' logarithms, which are given too."""
+    fan_in, fan_out, rank = left.shape[0], right.shape[0], left.shape[1]
+    if rank == 1:
+        total = fan_out * left_logs.sum().item() + fan_in * right_logs.sum().item()
+        return total, torch.full_like(left_logs, fan_out), torch.full_like(right_logs, fan_in)
+    if rank == 2 and fan_in * fan_out >= FEW_ENTRIES:
+        found = sum_log_by_nodes(left_logs, right_logs)
+        if found is not None:
+            return found
+    summed, of_left, of_right = sum_log_with_gradient(left, right)
+    return summed.item(), of_left.mul_(left), of_right.mul_(right)
 
 
 def has_fused_logs(left: Tensor, right: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Multiples of tensors added to others, which may be overwritten: by one kernel for several small ones on a GPU."""
+"""Multiples of tensors added to others, which may be overwritten: by one kernel for several on a GPU."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from torch import Tensor
 
 from bayesrule.kernels.operators import has_kernels
 
-FEW_ENTRIES = 1 << 16
-"""Up to so many in a tensor, a kernel's start is what it costs."""
-
 
 def add_multiples(sums: Sequence[Tensor | None], terms: Sequence[tuple[Tensor, float]], factor: Tensor) -> list[Tensor]:
     """``sum + factor · number · tensor`` for each (tensor, number) of the terms; a sum that is None counts as zero.
@@ -21,10 +18,11 @@ def add_multiples(sums: Sequence[Tensor | None], terms: Sequence[tuple[Tensor, f
         terms: What to add to each.
         factor: One number, in a tensor.
     """
-    if all(_for_kernel(start, tensor) for start, (tensor, _) in zip(sums, terms, strict=True)):
+    on_cpu = factor.device.type == "cpu"
+    if not on_cpu and all(_for_kernel(start, tensor) for start, (tensor, _) in zip(sums, terms, strict=True)):
         return _by_kernels(sums, terms, factor)
     # A CPU reads the number once, at no cost; a GPU would wait for it.
-    number = factor.item() if factor.device.type == "cpu" else factor
+    number = factor.item() if on_cpu else factor
     return [_added(start, tensor, by, number) for start, (tensor, by) in zip(sums, terms, strict=True)]
 
 
@@ -38,17 +36,14 @@ def cast_with_squares(tensor: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tenso
 
 
 def _by_kernels(sums: Sequence[Tensor | None], terms: Sequence[tuple[Tensor, float]], factor: Tensor) -> list[Tensor]:
-    """Large tensors one by one, small ones in twos."""
+    """All of a layer's at once."""
     from bayesrule.kernels import triton_sums
 
-    small = [index for index, (tensor, _) in enumerate(terms) if tensor.numel() <= FEW_ENTRIES]
-    launches = [[index] for index in range(len(terms)) if index not in small]
-    launches += [small[start : start + 2] for start in range(0, len(small), 2)]
-    found: dict[int, Tensor] = {}
-    for some in launches:
-        totals = triton_sums.add_multiples([sums[i] for i in some], [terms[i] for i in some], factor)
-        found |= dict(zip(some, totals, strict=True))
-    return [found[index] for index in range(len(terms))]
+    found: list[Tensor] = []
+    for first in range(0, len(terms), triton_sums.TOGETHER):
+        some = slice(first, first + triton_sums.TOGETHER)
+        found += triton_sums.add_multiples(sums[some], terms[some], factor)
+    return found
 
 
 def _for_kernel(start: Tensor | None, tensor: Tensor) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ class Tapped:
 
     Attributes:
         tensors: The parameters for a layer, the first in the precision that it asked for.
-        link: A number that stands for zero and that nobody reads; its gradient is that of the KL.
+        link: A number whose gradient is that of the KL: zero on a CPU, elsewhere one that nobody reads.
         slopes: Where the KL leaves what it adds to the parameters' gradients.
     """
 
@@ -101,10 +102,25 @@ class StoredParameters:
         return self.tap.take(self.parameters, dtype, kl=kl) if wanted and torch.is_grad_enabled() else None
 
 
-def linked(tapped: Tapped, value: Tensor, slopes: KLSlopes) -> Tensor:
-    """A KL of this value whose gradient reaches the parameters through the tap."""
+def layer_tensors(
+    mean: Tensor, stored: StoredParameters | None, others: tuple[Tensor, ...], dtype: torch.dtype
+) -> tuple[Tensor, ...]:
+    """A layer's weight, fan-out × fan-in, and its other parameters, so that a KL can share their gradients."""
+    tapped = None if stored is None else stored.take(dtype)
+    return (mean.mT.to(dtype), *others) if tapped is None else tapped.tensors
+
+
+def linked(tapped: Tapped, value: Tensor, slopes: KLSlopes, *, few_starts: bool) -> Tensor:
+    """A KL of this value whose gradient reaches the parameters through the tap.
+
+    Args:
+        tapped: The tap.
+        value: Of the KL.
+        slopes: What it adds to the parameters' gradients.
+        few_starts: Whether an operation of torch's costs more than a node in Python, as on a GPU, and not less.
+    """
     tapped.slopes.terms, tapped.slopes.differentiable = slopes.terms, slopes.differentiable
-    return _Link.apply(tapped.link, value)
+    return _Link.apply(tapped.link, value) if few_starts else tapped.link + value
 
 
 class _Link(torch.autograd.Function):
@@ -125,7 +141,7 @@ class _Tap(torch.autograd.Function):
         ctx.versions = [parameter._version for parameter in parameters]
         mean, *others = (parameter.detach() for parameter in parameters)
         weight, slopes.squares = cast_with_squares(mean, dtype)
-        return weight, *others, mean.new_empty(())
+        return weight, *others, _zero(mean.dtype).detach() if mean.device.type == "cpu" else mean.new_empty(())
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -137,6 +153,12 @@ class _Tap(torch.autograd.Function):
             None,
             *(None if each is None else each.to(dtype) for each, dtype in zip(found, dtypes, strict=True)),
         )
+
+
+@lru_cache(maxsize=8)
+def _zero(dtype: torch.dtype) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.zeros((), dtype=dtype, device="cpu")
 
 
 def _joined(ctx: Any, gradients: list[Tensor | None], of_kl: Tensor) -> list[Tensor]:

@@ -9,6 +9,11 @@ from typing import Any
 import triton
 
 
-def kernel(function: Callable[..., Any]) -> Any:
-    """Compile the function itself: run-time checks of types, which tests put around every function, have no source."""
-    return triton.jit(inspect.unwrap(function))
+def kernel(function: Callable[..., Any], general: tuple[str, ...] = ()) -> Any:
+    """Compile the function itself: run-time checks of types, which tests put around every function, have no source.
+
+    Args:
+        function: The kernel.
+        general: Arguments for whose values (one, or multiples of 16) no kernel of their own is compiled.
+    """
+    return triton.jit(inspect.unwrap(function), do_not_specialize=list(general))

@@ -1,7 +1,6 @@
 """Triton kernels of k-tied local noise; imported only where Triton is installed and the tensors are on a GPU.
 
-Noise is made from a seed in device memory by Philox, four normals a call, one for each of four neighbouring strips of
-rows; the backward pass makes it again.
+Noise is made from a seed in device memory; the backward pass makes it again.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
@@ -12,52 +11,30 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra import libdevice
 
 from bayesrule.kernels.triton_jit import kernel
+from bayesrule.kernels.triton_normals import (
+    STRIP,
+    four_normals,
+    four_parts,
+    four_tiles,
+    has_fast_sines,
+    philox,
+    places,
+    row_blocks_of,
+    rows_of_strip,
+    two_parts,
+)
 
-STRIP = tl.constexpr(16)
-"""Rows of a strip; the noise of a seed depends on it."""
+__all__ = ["add_noise", "four_normals", "has_fast_sines", "normals", "prepare", "row_blocks_of", "rows_of_strip"]
+
 PADDED = tl.constexpr(16)
 """Pairs of columns, padded to what a matrix unit takes: ranks up to 5."""
-ROUNDS = tl.constexpr(7)
-"""Of Philox-4x32: seven pass every test of randomness that ten pass."""
 PROGRAMS = 512
 """About how many a launch should have: a few for each processor of the largest GPUs."""
 NARROW_ROWS, NARROW_BLOCK = 32, 128
 FEW_PIECES, ENOUGH_PROGRAMS = 8, 128
 """Where a loop over inputs is so short, or so many programs go through it, parts of it would not pay their sum."""
-
-
-@kernel
-def _two_normals(bits_radius, bits_angle, FAST: tl.constexpr):
-    """Box–Muller, the uniform of the radius in (0, 1) and the angle in [−π, π)."""
-    uniform = (bits_radius >> 8).to(tl.float32) * 5.9604645e-08 + 2.9802322e-08
-    angle = ((bits_angle >> 8).to(tl.float32) - 8388608.0) * 3.7450704e-07
-    radius = tl.sqrt(-2.0 * tl.log(uniform))
-    if FAST:
-        return radius * libdevice.fast_cosf(angle), radius * libdevice.fast_sinf(angle)
-    else:  # noqa: RET505, Triton compiles one of the two
-        return radius * tl.cos(angle), radius * tl.sin(angle)
-
-
-@kernel
-def four_normals(seed, block, columns, FAST: tl.constexpr):
-    """For the four strips of a block of rows, and each column."""
-    group = block * STRIP + tl.arange(0, STRIP)
-    row = group[:, None] + tl.zeros_like(columns)[None, :]
-    column = tl.zeros_like(group)[:, None] + columns[None, :]
-    zero = tl.zeros_like(row)
-    a, b, c, d = tl.philox(seed, column, row, zero, zero, ROUNDS)
-    first, second = _two_normals(a, b, FAST)
-    third, fourth = _two_normals(c, d, FAST)
-    return first, second, third, fourth
-
-
-@kernel
-def rows_of_strip(block, strip):
-    """Which rows a strip of a block has."""
-    return (block * 4 + strip) * STRIP + tl.arange(0, STRIP)
 
 
 @kernel
@@ -89,10 +66,10 @@ def _pairs_of(logs, out, count, block, off_diagonal, K: tl.constexpr, BLOCK: tl.
 def _bias_noise(logs, spread, seed, n, group, block, BLOCK: tl.constexpr, FAST: tl.constexpr):
     """``σ ∘ ε`` of some columns, the noise that of a row beyond all others."""
     columns = block * BLOCK + tl.arange(0, BLOCK)
-    zero = tl.zeros_like(columns)
-    bits = tl.philox(seed, columns, zero + group, zero, zero, ROUNDS)
-    noise = _two_normals(bits[0], bits[1], FAST)[0]
-    tl.store(spread + columns, tl.exp(tl.load(logs + columns, columns < n, 0.0)) * noise, columns < n)
+    bits = philox(seed, columns, tl.zeros_like(columns) + group)
+    parts = two_parts(bits[0], bits[1], FAST)
+    std = tl.exp(tl.load(logs + columns, columns < n, 0.0))
+    tl.store(spread + columns, std * tl.sqrt(parts[0]) * parts[1], columns < n)
 
 
 @kernel
@@ -139,23 +116,28 @@ def _noise_kernel(
     block = tl.program_id(0)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     column_ok = columns < n
-    normals = four_normals(tl.load(seed_at), block, columns, FAST)
-    shift = tl.zeros((COLUMNS,), tl.float32)
-    if WITH_BIAS:
-        shift += tl.load(bias + columns, column_ok, 0.0)
-    if RANDOM_BIAS:
-        shift += tl.load(bias_spread + columns, column_ok, 0.0)
-    for strip in tl.static_range(4):
-        rows = rows_of_strip(block, strip)
-        row_ok = rows < b
-        at = y + rows[:, None].to(tl.int64) * n + columns[None, :]
-        ok = row_ok[:, None] & column_ok[None, :]
-        if REPLACE:
+    seed = tl.load(seed_at)
+    if REPLACE:
+        normals = four_normals(seed, block, columns, FAST)
+        for strip in tl.static_range(4):
+            rows = rows_of_strip(block, strip)
+            at, ok = places(y, rows, columns, n, rows < b, column_ok)
             tl.store(at, normals[strip], ok)
-        else:
+    else:
+        shift = tl.zeros((COLUMNS,), tl.float32)
+        if WITH_BIAS:
+            shift += tl.load(bias + columns, column_ok, 0.0)
+        if RANDOM_BIAS:
+            shift += tl.load(bias_spread + columns, column_ok, 0.0)
+        tiles = four_tiles(y, block, columns, n, b, column_ok)
+        squares, sides = four_parts(seed, block, columns, tiles[0], FAST)
+        for strip in tl.static_range(4):
+            rows = rows_of_strip(block, strip)
+            row_ok = rows < b
+            at, ok = places(y, rows, columns, n, row_ok, column_ok)
             variance = variance_of_tile(narrow, pairs, rows, columns, n, row_ok, column_ok, P)
-            noise = tl.sqrt(tl.maximum(variance, tiny)) * normals[strip]
-            tl.store(at, tl.load(at, ok, 0.0).to(tl.float32) + (noise + shift[None, :]), ok)
+            noise = tl.sqrt(tl.maximum(variance, tiny) * squares[strip]) * sides[strip]
+            tl.store(at, tiles[strip].to(tl.float32) + (noise + shift[None, :]), ok)
 
 
 def settings(x: Tensor) -> dict[str, object]:
@@ -164,20 +146,15 @@ def settings(x: Tensor) -> dict[str, object]:
     return {"PRECISION": "ieee" if exact else "tf32"}
 
 
-def splits_of(blocks: int, pieces: int) -> tuple[int, int]:
+def tile_columns(row_blocks: int, n: int) -> int:
+    """Of a program on tiles; 16 to a warp, fewer than its threads: then tiles and vectors lie alike in registers."""
+    return 64 if row_blocks * triton.cdiv(n, 64) >= PROGRAMS else 32
+
+
+def splits_of(blocks: int, pieces: int, programs: int = PROGRAMS) -> tuple[int, int]:
     """Into how many parts to cut a loop over ``pieces``, given ``blocks`` programs, and how many pieces each has."""
-    each = triton.cdiv(pieces, max(1, min(pieces, PROGRAMS // max(1, blocks))))
+    each = triton.cdiv(pieces, max(1, min(pieces, programs // max(1, blocks))))
     return triton.cdiv(pieces, each), each
-
-
-def has_fast_sines(x: Tensor) -> bool:
-    """Whether the GPU has sines and cosines in hardware."""
-    return x.is_cuda and torch.version.hip is None
-
-
-def row_blocks_of(rows: int) -> int:
-    """Blocks of four strips."""
-    return triton.cdiv(rows, 4 * STRIP.value)
 
 
 def prepare(
@@ -226,9 +203,10 @@ def _add_noise(
     y: Tensor, narrow: Tensor, pairs: Tensor, bias: Tensor | None, spread: Tensor, seed: Tensor, count: int, *,
     replace: bool,
 ) -> None:  # fmt: skip
-    (b, n), columns = y.shape, 128
-    _noise_kernel[(row_blocks_of(b), triton.cdiv(n, columns))](
+    (b, n), blocks = y.shape, row_blocks_of(y.shape[0])
+    columns = tile_columns(blocks, n)
+    _noise_kernel[(blocks, triton.cdiv(n, columns))](
         y, narrow, pairs, pairs if bias is None else bias, spread, seed, b, n, torch.finfo(torch.float32).tiny,
         P=count, COLUMNS=columns, FAST=has_fast_sines(y), REPLACE=replace,
-        WITH_BIAS=bias is not None, RANDOM_BIAS=spread.numel() > 0, num_warps=8,
+        WITH_BIAS=bias is not None, RANDOM_BIAS=spread.numel() > 0, num_warps=columns // 16,
     )  # fmt: skip

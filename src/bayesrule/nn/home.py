@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import cast
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -100,6 +101,9 @@ def kl_of_homes(homes: Iterable[Home]) -> Tensor:
     return torch.stack([kl.to(kls[0].device) for kl in kls]).sum(0)
 
 
-def full_precision(home: Home) -> torch.autocast:
+def full_precision(home: Home) -> AbstractContextManager[Any]:
     """Autocast off: small variances would vanish in half-precision products, and their sums overflow."""
-    return torch.autocast(home.mean.device.type, enabled=False)
+    kind = home.mean.device.type
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return nullcontext()  # to enter and leave autocast costs more than a short vector's KL

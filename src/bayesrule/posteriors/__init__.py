@@ -24,6 +24,7 @@ from bayesrule.posteriors.posterior import Posterior
 from bayesrule.posteriors.projection import Projection, project
 from bayesrule.posteriors.restricted import RestrictedCovariance
 from bayesrule.posteriors.variational import Variational
+from bayesrule.posteriors.work import Work
 
 __all__ = [
     "BernoulliPosterior",
@@ -54,5 +55,6 @@ __all__ = [
     "Projection",
     "RestrictedCovariance",
     "Variational",
+    "Work",
     "project",
 ]

@@ -12,6 +12,7 @@ from bayesrule.errors import Unsupported
 from bayesrule.kernels import BiasLaw, StoredParameters
 from bayesrule.linalg import event_dims
 from bayesrule.posteriors.output_noise import OutputNoise
+from bayesrule.posteriors.work import Work, drawn_entries, mean_field_projection
 from bayesrule.random import NoiseSource
 from bayesrule.typing import Contraction
 
@@ -75,6 +76,15 @@ class CovarianceOperator(ABC):
             got=f"a layer of {contraction.groups} groups" if contraction.groups > 1 else None,
             remedy="Use the WeightSample estimator for this layer.",
         )
+
+    def draw_work(self) -> Work:
+        """What ``mean + sqrt_matmul(ε)`` costs in a training step; structures with another cost replace this one."""
+        return drawn_entries(self.event_shape.numel(), copies=self.noise_copies)
+
+    def projection_work(self, contraction: Contraction, x: Tensor) -> Work:
+        """What `project` and its noise cost, likewise."""
+        fan_in, fan_out = self.event_shape
+        return mean_field_projection(fan_in, fan_out, contraction, x)
 
     def fused_output(
         self, mean: Tensor, stored: StoredParameters | None, contraction: Contraction, x: Tensor, noise: NoiseSource,

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesrule.kernels import StoredParameters, diagonal_divergence, has_fused_divergence
+from bayesrule.kernels import BiasLaw, StoredParameters, diagonal_divergence, diagonal_output, has_fused_divergence
 from bayesrule.posteriors.family import Family, check_positive
 from bayesrule.posteriors.gaussian import GaussianPosterior
 from bayesrule.posteriors.independent import IndependentCovariance
 from bayesrule.posteriors.logarithms import GivenByLogarithms
 from bayesrule.posteriors.parts import Part
-from bayesrule.random import draw
+from bayesrule.random import NoiseSource, draw
+from bayesrule.typing import Contraction
 
 
 @dataclass(frozen=True)
@@ -34,17 +35,28 @@ class DiagonalCovariance(GivenByLogarithms, IndependentCovariance):
         """σ of those rows."""
         return DiagonalCovariance(self.std[..., index, :])
 
+    def fused_output(
+        self, mean: Tensor, stored: StoredParameters | None, contraction: Contraction, x: Tensor, noise: NoiseSource,
+        bias: BiasLaw | None = None,
+    ) -> Tensor | None:  # fmt: skip
+        """For dense layers, without a bias."""
+        if bias is not None or not contraction.is_product:
+            return None
+        return diagonal_output(x, mean, stored, self._given().get("std"), lambda: self.std, noise)
+
     def fused_divergence(
         self, mean: Tensor, stored: StoredParameters | None, centre: float, precision: float
     ) -> Tensor | None:
-        """`diagonal_divergence`, for vectors, which are so short that every operation counts."""
-        if self.event_dim != 1 or mean.ndim != 1:
+        """`diagonal_divergence`, for one event; parameters that a layer used before take both gradients at once."""
+        if mean.ndim != self.event_dim:
             return None
         log_std = self.log("std")
         if not has_fused_divergence(mean, log_std):
             return None
         tapped = None if stored is None else stored.take(kl=True)
-        return diagonal_divergence(mean, log_std, centre, precision, tapped)
+        # The two gradients are apart, so that the mean may lie as it is kept, log σ otherwise.
+        kept = mean if stored is None or tapped is None else stored.parameters[0]
+        return diagonal_divergence(kept, log_std, centre, precision, tapped)
 
 
 @dataclass(frozen=True)

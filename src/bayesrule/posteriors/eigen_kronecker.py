@@ -11,6 +11,7 @@ from torch import Tensor
 from bayesrule.linalg import safe_sqrt
 from bayesrule.posteriors.covariance import CovarianceOperator
 from bayesrule.posteriors.output_noise import OutputNoise
+from bayesrule.posteriors.work import PRODUCTS, Work, drawn_entries
 from bayesrule.typing import Contraction
 
 
@@ -67,6 +68,18 @@ class EigenKroneckerCovariance(CovarianceOperator):
             return super().project(contraction, x)
         rotated = contraction.widen(x, self.fan_in_basis).square()
         return (OutputNoise(safe_sqrt(contraction.mix(rotated, self.spectrum.mT)), self.fan_out_basis),)
+
+    def draw_work(self) -> Work:
+        """``L (√s ∘ ε) Rᵀ``: a product with either basis."""
+        (fan_in, fan_out), entries = self.event_shape, self.event_shape.numel()
+        return drawn_entries(entries, 7, PRODUCTS * entries * (fan_in + fan_out))
+
+    def projection_work(self, contraction: Contraction, x: Tensor) -> Work:
+        """``xᵀL``, the mixing of its squares by the spectrum, and that of the noise by R."""
+        (fan_in, fan_out), rows = self.event_shape, contraction.rows(x)
+        widened = 0 if contraction.picks_rows else fan_in**2
+        products = PRODUCTS * rows * (widened + fan_in * fan_out + fan_out**2)
+        return Work(rows * fan_out, products, ((3, rows * fan_in), (5, rows * fan_out)))
 
     def inverse(self) -> EigenKroneckerCovariance:
         """``Σ⁻¹``, in the dual bases: what turns a curvature into a covariance."""

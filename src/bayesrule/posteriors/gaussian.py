@@ -17,6 +17,7 @@ from bayesrule.posteriors.output_noise import OutputNoise
 from bayesrule.posteriors.parts import Part, locate
 from bayesrule.posteriors.posterior import Posterior
 from bayesrule.posteriors.restricted import RestrictedCovariance
+from bayesrule.posteriors.work import Work
 from bayesrule.random import NoiseSource
 from bayesrule.typing import Contraction
 
@@ -85,6 +86,14 @@ class GaussianPosterior(Posterior):
     def project(self, contraction: Contraction, x: Tensor) -> tuple[OutputNoise, ...]:
         """Local noise, by the covariance's structure."""
         return self.covariance.project(contraction, x)
+
+    def draw_work(self) -> Work:
+        """As the covariance counts it."""
+        return self.covariance.draw_work()
+
+    def projection_work(self, contraction: Contraction, x: Tensor) -> Work:
+        """As the covariance counts it."""
+        return self.covariance.projection_work(contraction, x)
 
     def fused_output(
         self, contraction: Contraction, x: Tensor, noise: NoiseSource, bias: BiasLaw | None = None

@@ -26,6 +26,7 @@ from bayesrule.posteriors.gaussian import GaussianPosterior
 from bayesrule.posteriors.independent import IndependentCovariance
 from bayesrule.posteriors.logarithms import GivenByLogarithms
 from bayesrule.posteriors.parts import Part
+from bayesrule.posteriors.work import PRODUCTS, Work
 from bayesrule.random import NoiseSource, draw
 from bayesrule.typing import Contraction
 
@@ -68,6 +69,25 @@ class KTiedCovariance(GivenByLogarithms, IndependentCovariance):
         """``op(x², UU) VVᵀ``: k(k+1)/2 narrow contractions instead of one with S²."""
         narrow = contraction.widen(contraction.square(x), self._fan_in_pairs)
         return contraction.mix(narrow, self._fan_out_pairs)
+
+    def draw_work(self) -> Work:
+        """As for free standard deviations, and small operations on the factors."""
+        return super().draw_work() + Work(passes=((8, self._factor_entries),))
+
+    def projection_work(self, contraction: Contraction, x: Tensor) -> Work:
+        """For every pair of columns, k(k+1)/2, a product with each input and output of a row; and what makes pairs."""
+        (fan_in, fan_out), rank = self.event_shape, self.shape_of("fan_in_factor")[-1]
+        pairs, rows = rank * (rank + 1) // 2, contraction.rows(x)
+        widened = 0 if contraction.picks_rows else fan_in * contraction.groups
+        passes, small = (2, 13) if contraction.is_product else (5, 48)  # a dense layer is one node
+        return Work(
+            rows * fan_out, PRODUCTS * rows * pairs * (widened + fan_out),
+            ((passes, x.numel()), (passes, rows * fan_out), (small, self._factor_entries)),
+        )  # fmt: skip
+
+    @property
+    def _factor_entries(self) -> int:
+        return self.shape_of("fan_in_factor").numel() + self.shape_of("fan_out_factor").numel()
 
     def fused_output(
         self, mean: Tensor, stored: StoredParameters | None, contraction: Contraction, x: Tensor, noise: NoiseSource,

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from bayesrule.kernels import BiasLaw, StoredParameters, scaled_normals, seeded_dtype
 from bayesrule.linalg import (
     bilinear_sum,
     joint_norm,
@@ -23,7 +24,12 @@ from bayesrule.posteriors.family import Family, check_matrix, check_positive
 from bayesrule.posteriors.gaussian import GaussianPosterior
 from bayesrule.posteriors.output_noise import OutputNoise
 from bayesrule.posteriors.parts import Part
+from bayesrule.posteriors.work import PRODUCTS, Work, drawn_entries
+from bayesrule.random import NoiseSource
 from bayesrule.typing import Contraction
+
+TRIANGLE = 0.6
+"""Of the products with a triangular matrix, those that its blocks leave to be done."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,45 @@ class MatrixNormalCovariance(CovarianceOperator):
             return super().project(contraction, x)
         rotated = contraction.widen_triangular(x, self.fan_in_cholesky)
         return (OutputNoise(joint_norm(rotated, contraction.channel_dim), self.fan_out_cholesky),)
+
+    def fused_output(
+        self, mean: Tensor, stored: StoredParameters | None, contraction: Contraction, x: Tensor, noise: NoiseSource,
+        bias: BiasLaw | None = None,
+    ) -> Tensor | None:  # fmt: skip
+        """For dense layers on a GPU, without a bias."""
+        if bias is not None or not self.has_seeded_noise(mean, contraction, x, noise):
+            return None
+        return self.add_seeded_noise(contraction(x, mean), contraction, x, noise)
+
+    def has_seeded_noise(self, mean: Tensor, contraction: Contraction, x: Tensor, noise: NoiseSource) -> bool:
+        """Whether there is `add_seeded_noise` for this layer."""
+        factors = self.fan_in_cholesky, self.fan_out_cholesky
+        one_matrix = mean.ndim == 2 and contraction.is_product and x.ndim > 1
+        return one_matrix and seeded_dtype(x, mean, noise, *factors) is not None
+
+    def add_seeded_noise(self, output: Tensor, contraction: Contraction, x: Tensor, noise: NoiseSource) -> Tensor:
+        """The noise of `project` on top of an output: its normals come, scaled, from one kernel."""
+        with torch.autocast(x.device.type, enabled=False):  # half precision does not hold the squares
+            (term,) = self.project(contraction, x.to(self.fan_in_cholesky.dtype))
+            variance = term.scale.square().reshape(-1, 1)
+        scaled = scaled_normals(variance, self.fan_out_cholesky.shape[-1], output.dtype, noise)
+        return torch.addmm(output.flatten(0, -2), scaled, self.fan_out_cholesky.mT).reshape(output.shape)
+
+    def draw_work(self) -> Work:
+        """``A ε Bᵀ``: a product with either factor; ε takes no gradient."""
+        fan_in, fan_out = self.event_shape
+        entries = fan_in * fan_out
+        return drawn_entries(entries, 5, entries * ((PRODUCTS - 1) * fan_in + PRODUCTS * fan_out))
+
+    def projection_work(self, contraction: Contraction, x: Tensor) -> Work:
+        """``Aᵀx``, most of whose zeros are left out, its norms, and the mixing by B."""
+        (fan_in, fan_out), rows = self.event_shape, contraction.rows(x)
+        widened = 0 if contraction.picks_rows else TRIANGLE * fan_in**2
+        reordered = 0 if contraction.is_product or contraction.picks_rows else fan_in**2  # A, as kernels lie
+        return Work(
+            rows * fan_out, PRODUCTS * rows * (widened + fan_out**2),
+            ((3, rows * fan_in), (3, rows * fan_out), (1, reordered)),
+        )  # fmt: skip
 
     @ComputedOnce
     def _fan_in_moments(self) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.errors import InvalidArgument, Unsupported
+from bayesrule.kernels import BiasLaw, StoredParameters
 from bayesrule.linalg import broadcast_sum
 from bayesrule.posteriors.diagonal import DiagonalCovariance
 from bayesrule.posteriors.eigen_kronecker import EigenKroneckerCovariance
@@ -20,10 +21,28 @@ from bayesrule.posteriors.ktied import KTiedCovariance
 from bayesrule.posteriors.matrix_normal import MatrixNormalCovariance, build_matrix_normal, init_cholesky_factors
 from bayesrule.posteriors.parts import Part
 from bayesrule.posteriors.sum import SumCovariance
+from bayesrule.random import NoiseSource
+from bayesrule.typing import Contraction
+
+
+class _MatrixNormalSum(SumCovariance):
+    """A matrix normal and a diagonal."""
+
+    kronecker: MatrixNormalCovariance
+
+    def fused_output(
+        self, mean: Tensor, stored: StoredParameters | None, contraction: Contraction, x: Tensor, noise: NoiseSource,
+        bias: BiasLaw | None = None,
+    ) -> Tensor | None:  # fmt: skip
+        """The diagonal's, with the matrix normal's noise on top, where a GPU makes both."""
+        if bias is not None or not self.kronecker.has_seeded_noise(mean, contraction, x, noise):
+            return None
+        output = self.terms[1].fused_output(mean, None, contraction, x, noise)
+        return None if output is None else self.kronecker.add_seeded_noise(output, contraction, x, noise)
 
 
 @dataclass(frozen=True)
-class MatrixNormalFreeDiagonalCovariance(SumCovariance):
+class MatrixNormalFreeDiagonalCovariance(_MatrixNormalSum):
     """``Σ = K + D``, K matrix normal, D a free diagonal: its determinant has a bound, its inverse no cheap form."""
 
     kronecker: MatrixNormalCovariance
@@ -49,7 +68,7 @@ class MatrixNormalFreeDiagonalCovariance(SumCovariance):
 
 
 @dataclass(frozen=True)
-class MatrixNormalKroneckerDiagonalCovariance(SumCovariance):
+class MatrixNormalKroneckerDiagonalCovariance(_MatrixNormalSum):
     """``Σ = K + D``, ``D = d_in ⊗ d_out``: a Kronecker product of two diagonals, which keeps everything exact.
 
     The two pencils ``AAᵀ u = λ d_in u`` and ``BBᵀ v = κ d_out v`` are diagonalised apart, and
@@ -157,9 +176,11 @@ class MatrixNormalDiagonal(Family):
         kronecker = build_matrix_normal(parameters)
         covariance: SumCovariance
         if self.diagonal == "free":
-            free = DiagonalCovariance(parameters["log_std"].exp())
+            free = DiagonalCovariance.of_logarithms({"std": parameters["log_std"]}, event_dim=2)
             covariance = MatrixNormalFreeDiagonalCovariance(kronecker, free)
         else:
-            factors = KTiedCovariance(parameters["fan_in_log_std"].exp(), parameters["fan_out_log_std"].exp())
+            factors = KTiedCovariance.of_logarithms(
+                {f"fan_{side}_factor": parameters[f"fan_{side}_log_std"] for side in ("in", "out")}
+            )
             covariance = MatrixNormalKroneckerDiagonalCovariance(kronecker, factors)
         return GaussianPosterior(parameters["mean"], covariance, parts)

@@ -13,6 +13,7 @@ from bayesrule.posteriors.family import Family
 from bayesrule.posteriors.output_noise import OutputNoise
 from bayesrule.posteriors.parts import Part
 from bayesrule.posteriors.posterior import Posterior
+from bayesrule.posteriors.work import Work
 from bayesrule.typing import Contraction
 
 
@@ -62,6 +63,14 @@ class PointPosterior(Posterior):
     def project(self, contraction: Contraction, x: Tensor) -> tuple[OutputNoise, ...]:
         """No noise."""
         return ()
+
+    def draw_work(self) -> Work:
+        """None."""
+        return Work()
+
+    def projection_work(self, contraction: Contraction, x: Tensor) -> Work:
+        """None."""
+        return Work()
 
 
 @dataclass(frozen=True)

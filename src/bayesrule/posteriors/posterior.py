@@ -14,6 +14,7 @@ from bayesrule.expfam import ExponentialFamily, Natural
 from bayesrule.kernels import Bias, BiasLaw
 from bayesrule.posteriors.output_noise import OutputNoise
 from bayesrule.posteriors.parts import Part, split_event
+from bayesrule.posteriors.work import Work, drawn_entries, mean_field_projection
 from bayesrule.random import Law, NoiseSource, draw
 from bayesrule.typing import Contraction
 
@@ -59,6 +60,15 @@ class Posterior(ABC):
     @abstractmethod
     def projects(self, contraction: Contraction) -> bool:
         """Whether `project` has a form for this layer."""
+
+    def draw_work(self) -> Work:
+        """What `from_noise` costs in a training step, for one event; families that know better replace this one."""
+        return drawn_entries(self.event_shape.numel())
+
+    def projection_work(self, contraction: Contraction, x: Tensor) -> Work:
+        """What `project` and its noise cost likewise, where `projects`; only sizes of the input count."""
+        fan_in, fan_out = self.event_shape
+        return mean_field_projection(fan_in, fan_out, contraction, x)
 
     @property
     @abstractmethod

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from bayesrule.posteriors.covariance import CovarianceOperator
 from bayesrule.posteriors.output_noise import OutputNoise
+from bayesrule.posteriors.work import Work
 from bayesrule.typing import Contraction
 
 
@@ -58,3 +59,13 @@ class SumCovariance(CovarianceOperator):
         """Both noises."""
         first, second = self.terms
         return (*first.project(contraction, x), *second.project(contraction, x))
+
+    def draw_work(self) -> Work:
+        """Both draws."""
+        first, second = self.terms
+        return first.draw_work() + second.draw_work()
+
+    def projection_work(self, contraction: Contraction, x: Tensor) -> Work:
+        """Both noises."""
+        first, second = self.terms
+        return first.projection_work(contraction, x) + second.projection_work(contraction, x)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +63,8 @@ class Variational(nn.Module):
             return self.at({name: self.gather(tensor) for name, tensor in parameters.items()})
         posterior = self.at(parameters)
         if self._tapped and isinstance(posterior, GaussianPosterior) and not torch.compiler.is_compiling():
-            return replace(posterior, stored=StoredParameters(tuple(parameters.values()), self.tap))
+            # A value that nobody has yet is not changed by it, and made only once.
+            object.__setattr__(posterior, "stored", StoredParameters(tuple(parameters.values()), self.tap))
         return posterior
 
     def at(self, parameters: Mapping[str, Tensor]) -> Posterior:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import statistics
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -17,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bayesrule.errors import InvalidArgument
 from bayesrule.likelihoods import Categorical, Likelihood
+from bayesrule.timing import Turn, interleaved, processor_clock
 
 Evaluate = Callable[[nn.Module], Mapping[str, float]] | Iterable[Any]
 """Measures a network: a function of it, or batches, each a pair of inputs and targets."""
@@ -68,26 +68,20 @@ def processor_seconds(calls: Sequence[Callable[[], object]], repeats: int = 0) -
     """Median time that each call takes of one CPU thread.
 
     Time in which the thread had to wait for other programs does not count, as it would by the clock on the wall. The
-    calls are warmed up, and take turns in alternating order, so that none of them is always the first.
+    calls are warmed up, and take turns in changing order, so that none of them is always the first.
 
     Args:
         calls: What to time.
         repeats: How often; never less often than `REPEATS`.
     """
+    turns = {str(number): Turn(call) for number, call in enumerate(calls)}
     threads = torch.get_num_threads()
-    times: dict[int, list[float]] = {number: [] for number in range(len(calls))}
     torch.set_num_threads(1)
     try:
-        for call in [*calls] * WARM_UPS:
-            call()
-        for repeat in range(max(repeats, REPEATS)):
-            for number in sorted(times, reverse=repeat % 2 == 1):
-                start = time.thread_time()
-                calls[number]()
-                times[number].append(time.thread_time() - start)
+        times = interleaved(turns, processor_clock, rounds=max(repeats, REPEATS), warm_ups=WARM_UPS)
     finally:
         torch.set_num_threads(threads)
-    return [statistics.median(kept) for kept in times.values()]
+    return [statistics.median(taken.tolist()) for taken in times.values()]
 
 
 def measures(modules: list[nn.Module], evaluate: Evaluate, likelihood: Likelihood | None) -> list[dict[str, float]]:

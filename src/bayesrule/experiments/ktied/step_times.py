@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from statistics import median
 
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bayesrule.nn import BayesianModule, kl
+from bayesrule.timing import Turn, interleaved, wall_clock
 
 Step = Callable[[], None]
 WARM_UP = 5
@@ -20,27 +20,9 @@ TURN = 10
 
 def interleaved_times(steps: Mapping[str, Step], rounds: int, device: torch.device) -> dict[str, list[float]]:
     """Seconds a step took, for each round, by name."""
-    for step in steps.values():
-        _seconds(step, WARM_UP, device)
-    found: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(rounds):
-        for name, step in steps.items():
-            found[name].append(_seconds(step, TURN, device) / TURN)
-    return found
-
-
-def _seconds(step: Step, count: int, device: torch.device) -> float:
-    _finish(device)
-    started = time.perf_counter()
-    for _ in range(count):
-        step()
-    _finish(device)
-    return time.perf_counter() - started
-
-
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    turns = {name: Turn(step, TURN) for name, step in steps.items()}
+    times = interleaved(turns, wall_clock(device), rounds=rounds, warm_ups=WARM_UP)
+    return {name: taken.tolist() for name, taken in times.items()}
 
 
 def training_step(model: nn.Module, x: Tensor, y: Tensor, n_data: int, lr: float = 1e-3) -> Step:

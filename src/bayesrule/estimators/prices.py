@@ -1,0 +1,50 @@
+"""What counted work costs on a kind of device, in floating-point operations of its matrix products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from bayesrule.posteriors import Work
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Costs in FLOP-equivalents: the time of a thing times the speed of float32 matrix products.
+
+    Attributes:
+        normal: Of a standard normal.
+        entry: Of an entry in an elementwise pass over a tensor that the nearest caches hold.
+        call: Of calling an operation, whatever its size.
+        growth: A pass over more than `CACHED` entries costs ``(entries / CACHED)^growth`` times as much for each.
+    """
+
+    normal: float
+    entry: float
+    call: float
+    growth: float = 0.0
+
+    def of(self, work: Work) -> float:
+        """What this work costs."""
+        passes = sum(count * self._of_pass(entries) for count, entries in work.passes)
+        return self.normal * work.normals + 2 * work.products + passes
+
+    def _of_pass(self, entries: int) -> float:
+        return self.call + self.entry * entries * max(1.0, entries / CACHED) ** self.growth
+
+
+CACHED = 1 << 16
+CPU = Prices(normal=300, entry=90, call=4e5, growth=0.25)
+"""One thread at 88 GFLOP/s: 3.5 ns a normal; 1 ns, 2 ns and 4 ns an entry of 2¹⁶, 2²⁰ and 2²⁴; 5 µs a call.
+
+Measured by `benchmarks/local_noise.py`, which sets both estimators beside each other and beside the choice made here.
+"""
+GPU = Prices(normal=200, entry=100, call=1.5e8)
+"""Derived from an H200's bytes, at 50 TFLOP/s without reduced precision: a pass reads and writes 8 bytes an entry at
+4.8 TB/s, 1.7 ps or 85 FLOPs, and a little more; a counter-based normal takes twice that, a call 3 µs."""
+
+
+def prices_on(device: torch.device) -> Prices:
+    """Those of a CPU, or of an accelerator."""
+    return CPU if device.type == "cpu" else GPU
