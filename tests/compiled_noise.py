@@ -17,7 +17,6 @@ def main() -> None:
     seeded.has_kernels = lambda _: True  # as on a GPU; the operators themselves stay plain
     for module in (noisy_layers, ktied_layer):
         module.ordinary_on_cpu = lambda *_: False
-    seeded.FUSED_FROM = 0  # small layers, too
     for family in FAMILIES:
         bnn = br.bayesianize(nn.Linear(7, 5), family, br.Normal(0.5), br.LocalReparam(), bias="point")
         x = torch.randn(6, 7)

@@ -21,6 +21,7 @@ from bayesrule.kernels.ktied_linear import ktied_linear, ktied_linear_reference
 from bayesrule.linalg import MatrixView
 from bayesrule.posteriors import GaussianPosterior
 from bayesrule.posteriors.ktied import KTiedCovariance
+from bayesrule.posteriors.variational import Variational
 from bayesrule.priors import kl_divergence
 from bayesrule.random import Replay
 from largest_tensor import LargestTensor
@@ -216,6 +217,17 @@ def test_gradients_of_gradients_pass_through_the_tap() -> None:
     first = torch.autograd.grad(plain + kl / 7, parameters, create_graph=True)
     want = torch.autograd.grad(sum(gradient.square().sum() for gradient in first), parameters)
     assert_all_close(list(got), list(want), 1e-10)
+
+
+@pytest.mark.parametrize("prior", [br.Normal(0.5), br.ARD()], ids=["fused KL", "general KL"])
+@pytest.mark.parametrize("family", [br.KTied(2), br.Diagonal()], ids=["KTied", "Diagonal"])
+def test_no_graph_outlives_its_backward_pass(family: br.Family, prior: br.Prior) -> None:
+    """Nodes made in one stream of a GPU and found again in another could not be recorded there."""
+    bnn = br.bayesianize(nn.Linear(5, 4), family, prior, br.LocalReparam())
+    (bnn(torch.randn(3, 5)).square().mean() + br.kl(bnn)).backward()
+    taps = [module.tap for module in bnn.modules() if isinstance(module, Variational)]
+    assert len(taps) == 2
+    assert all(tap._kept is None for tap in taps)
 
 
 def test_a_mean_changed_before_backward_is_refused() -> None:

@@ -64,8 +64,9 @@ def held_by(job: Job, optimizer_class: Callable[..., PosteriorOptimizer], period
     if job.mode.captured:
         raise InvalidArgument("Optimizers that hold a posterior are not captured", got=job.mode.name)
     optimizer = optimizer_class(
-        job.net, n_data=N_DATA, lr=1e-3, prior=Normal(PRIOR_STD), likelihood=job.model.likelihood, **options
-    )
+        job.net, n_data=N_DATA, lr=1e-3, prior=Normal(PRIOR_STD), likelihood=job.model.likelihood,
+        capturable=job.x.is_cuda, **options,
+    )  # fmt: skip
     _refuse_partial(job, optimizer)
     loss = job.compiled(lambda x, y: job.model.loss(job.net(x), y), whole=False)
 

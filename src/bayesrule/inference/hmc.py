@@ -90,7 +90,7 @@ def hmc(
         prior: Of every weight and bias; by default ``N(0, 1)``.
         likelihood: `GaussianGammaNoise`, whose precision is sampled with the weights (the default, with its
             Gamma(6, 6) prior), or `Gaussian`, whose noise is known.
-        chains: Run side by side, each from a draw of the prior.
+        chains: Run one after another, each from a draw of the prior.
         warmup: Transitions of each chain that adapt step size and metric, and are dropped.
         draws: Transitions of each chain that are kept.
         target_acceptance: What the step size is adapted to.
@@ -247,7 +247,7 @@ def _made(program: _Program) -> Any:
     )  # fmt: skip
     return numpyro.infer.MCMC(
         kernel, num_warmup=program.warmup, num_samples=program.draws, num_chains=program.chains,
-        chain_method="vectorized", progress_bar=False, jit_model_args=True,
+        chain_method="sequential", progress_bar=False, jit_model_args=True,
     )  # fmt: skip
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from bayesrule.kernels.eager import untransformed
 from bayesrule.kernels.operators import fresh_noise_seed, has_kernels
 from bayesrule.random import FromGenerator, NoiseSource
 
-FUSED_FROM = 1 << 20
-"""Outputs or weights of a layer from which a compiler is given its operator; it fuses smaller ones with the rest."""
 _PRECISIONS = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -22,7 +19,7 @@ def seeded_dtype(x: Tensor, mean: Tensor, noise: NoiseSource, *others: Tensor) -
     """
     if not (isinstance(noise, FromGenerator) and has_kernels(x)):
         return None
-    if _left_to_a_compiler(x, mean) if torch.compiler.is_compiling() else not untransformed(x, mean, *others):
+    if not (torch.compiler.is_compiling() or untransformed(x, mean, *others)):
         return None
     autocast = torch.is_autocast_enabled(x.device.type)
     if any(each.dtype != torch.float32 for each in (mean, *others, *(() if autocast else (x,)))):
@@ -34,9 +31,3 @@ def seeded_dtype(x: Tensor, mean: Tensor, noise: NoiseSource, *others: Tensor) -
 def seed_of(noise: NoiseSource, device: torch.device) -> Tensor:
     """A fresh one, from the generator that the noise is from."""
     return fresh_noise_seed(device, noise.generator if isinstance(noise, FromGenerator) else None)
-
-
-def _left_to_a_compiler(x: Tensor, mean: Tensor) -> bool:
-    """Whether it is known to be small; of sizes that are not numbers a compiler is not asked, which would bind it."""
-    outputs, weights = x.shape[:-1].numel() * mean.shape[-1], mean.shape[-2] * mean.shape[-1]
-    return statically_known_true(outputs < FUSED_FROM) and statically_known_true(weights < FUSED_FROM)

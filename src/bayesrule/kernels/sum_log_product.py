@@ -40,7 +40,7 @@ def sum_log_with_gradient_in_logs(
     if rank == 1:
         total = fan_out * left_logs.sum().item() + fan_in * right_logs.sum().item()
         return total, torch.full_like(left_logs, fan_out), torch.full_like(right_logs, fan_in)
-    if rank == 2 and fan_in * fan_out >= FEW_ENTRIES:
+    if rank == 2 and left_logs.is_cpu and fan_in * fan_out >= FEW_ENTRIES:
         found = sum_log_by_nodes(left_logs, right_logs)
         if found is not None:
             return found

@@ -24,11 +24,13 @@ class KLSlopes:
         terms: For each parameter a tensor and a number, as which the KL's gradient is kept.
         differentiable: Gives the same from the KL's own gradient and the parameters, by plain operations.
         squares: Numbers whose sum is that of the mean's squares, where the layer's cast found them.
+        forget: Told when the node is run backwards, after which no KL needs to find it.
     """
 
     terms: tuple[tuple[Tensor, float], ...] | None = None
     differentiable: Slopes | None = None
     squares: Tensor | None = None
+    forget: Callable[[KLSlopes], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,16 @@ class ParameterTap:
             fits = dtype in (None, kept[0].tensors[0].dtype)
             if fits and not (kl and kept[0].slopes.terms is not None):
                 return kept[0]
-        slopes = KLSlopes()
+        slopes = KLSlopes(forget=self._forget)
         *tensors, link = _Tap.apply(slopes, parameters[0].dtype if dtype is None else dtype, *parameters)
         tapped = Tapped(tuple(tensors), link, slopes)
         self._kept = tapped, parameters, states
         return tapped
+
+    def _forget(self, slopes: KLSlopes) -> None:
+        """A KL that has no use for the node must not keep the graph of a pass alive until the next one."""
+        if self._kept is not None and self._kept[0].slopes is slopes:
+            self._kept = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and files of a model begin without a pass."""
@@ -146,6 +153,8 @@ class _Tap(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         *of_tensors, of_kl = gradients
+        if ctx.slopes.forget is not None:
+            ctx.slopes.forget(ctx.slopes)
         found = of_tensors if of_kl is None else _joined(ctx, of_tensors, of_kl)
         dtypes = (parameter.dtype for parameter in ctx.parameters)
         return (
