@@ -140,8 +140,8 @@ def test_scores_are_those_of_scikit_learn() -> None:
 
 
 def test_costs_count_the_states_bytes() -> None:
-    """Adam: two numbers a weight, and its step counts; k-tied: one, and k(m + n) for a layer of m inputs and one."""
-    one = {name: recipe(name, lr=1e-3) for name in ("adam", "adamw", "ktied-von", "ivon")}
+    """Adam: two numbers a weight, and step counts; k-tied: one, and k(m + n) for a layer of m inputs and one."""
+    one = {name: recipe(name, lr=1e-3) for name in ("adam", "adamw", "adafactor", "ktied-von", "ivon")}
     labelled = images("mnist", None, CPU, synthetic=64).labelled
     found = costs(one, labelled, rounds=2, members=3)
     sizes = [(784, 20), (20, 20), (20, 10)]
@@ -152,6 +152,8 @@ def test_costs_count_the_states_bytes() -> None:
     assert found["ivon"]["state_bytes"] == [4 * 2 * weights + limited]
     assert found["ktied-von"]["state_bytes"] == [4 * (weights + sum(2 * (m + 1 + n) for m, n in sizes)) + limited]
     assert found["adamw"]["state_bytes"] == found["adam"]["state_bytes"]
+    factored = sum(m + n for m, n in sizes) + sum(n for _, n in sizes)  # a row and a column, and all of a bias
+    assert found["adafactor"]["state_bytes"] == [4 * factored + counts]
     assert found["laplace"] == found["adamw"]
     assert found["ensemble"]["step_ratio"] == [3 * each for each in found["adamw"]["step_ratio"]]
     assert all(set(each) == set(COSTS) for each in found.values())

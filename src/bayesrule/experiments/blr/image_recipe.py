@@ -26,7 +26,8 @@ HOLDERS: dict[str, type[PosteriorOptimizer]] = {
 """Methods whose optimizer holds what the network predicts with."""
 ADAMW = ("adamw", "mc-dropout", "full-precision")
 """Methods that are Adam with decoupled weight decay on a network."""
-METHODS = (*HOLDERS, "adam", *ADAMW)
+PLAIN: dict[str, type[torch.optim.Optimizer]] = {"adam": torch.optim.Adam, "adafactor": torch.optim.Adafactor}
+METHODS = (*HOLDERS, *PLAIN, *ADAMW)
 CAPTURED = ("ogn", "vogn", "ivon", "ktied-von")
 """Methods whose draws and updates are recorded as CUDA graphs, where they run on a GPU."""
 DROPOUT, PRIOR_STD = "dropout", "prior_std"
@@ -75,8 +76,8 @@ class Recipe:
     def optimizer(self, net: nn.Module, n_data: int) -> torch.optim.Optimizer:
         """Made new, for a network."""
         options: dict[str, Any] = {name: value for name, value in self.options if name != DROPOUT}
-        if self.method == "adam":
-            return torch.optim.Adam(net.parameters(), **options)
+        if self.method in PLAIN:
+            return PLAIN[self.method](net.parameters(), **options)
         if self.method in ADAMW:
             return torch.optim.AdamW(net.parameters(), **{"weight_decay": 0.0, **options})
         if self.method not in HOLDERS:

@@ -22,6 +22,7 @@ Where squared gradients say nothing the noise of VOGN is the prior's: a narrow o
 GRIDS: Settings = {
     "adam": {"lr": [1e-3, 3e-3, 3e-4, 1e-2, 1e-4, 3e-5]},
     "adamw": {"lr": [1e-3, 3e-3, 3e-4], "weight_decay": [0.1, 1.0]},
+    "adafactor": {"lr": [1e-2, 3e-2, 3e-3], "weight_decay": [0.1, 1.0]},
     "mc-dropout": {"lr": [1e-3, 3e-3, 3e-4], "dropout": [0.2, 0.5]},
     "ogn": {"lr": [0.05, 0.1], "kl_weight": [0.005, 0.01, 0.003]},
     "vogn": {"lr": [0.05, 0.1], "kl_weight": [0.005, 0.01, 0.003]},
@@ -36,6 +37,7 @@ CIFAR_OPTIONS: Settings = {
 CIFAR_GRIDS: Settings = {
     "adam": {"lr": [1e-3, 3e-3, 3e-4, 1e-2]},
     "adamw": {"lr": [1e-3, 3e-3], "weight_decay": [0.1, 1.0]},
+    "adafactor": {"lr": [1e-2, 3e-2], "weight_decay": [0.1, 1.0]},
     "mc-dropout": {"lr": [1e-3, 3e-3], "dropout": [0.05, 0.2]},
     "ogn": {"lr": [0.03, 0.1], "kl_weight": [0.02, 0.005]},
     "vogn": {"lr": [0.03, 0.1], "kl_weight": [0.02, 0.005]},
@@ -78,7 +80,9 @@ TRIAL: Settings = {
 }  # fmt: skip
 """Everything runs, nothing is learned."""
 
-UNCERTAINTY_METHODS = ("adam", "adamw", "ogn", "vogn", "ivon", "ktied-von", "laplace", "mc-dropout", "ensemble")
+UNCERTAINTY_METHODS = (
+    "adam", "adamw", "adafactor", "ogn", "vogn", "ivon", "ktied-von", "laplace", "mc-dropout", "ensemble",
+)  # fmt: skip
 UNCERTAINTY: dict[PresetName, Preset] = {
     "smoke": Preset(
         ("mnist", "cifar-10"), UNCERTAINTY_METHODS,
