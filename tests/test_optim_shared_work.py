@@ -63,7 +63,11 @@ def test_steps_and_draws_of_one_matrix_and_of_a_batch(extra: float) -> None:
         (FactoredInverse.of(a, s, damping, extra), FactoredInverse.of(a[None], s[None], damping, extra)),
         (EigenInverse.of(a, s), EigenInverse.of(a[None], s[None])),
     ):
-        torch.testing.assert_close(one.solve(x, damping), many.solve(x[None], damping)[0], rtol=0, atol=1e-12)
+        for guarded in (False, True):
+            single, batched = (
+                each.step(y, damping, guarded=guarded) for each, y in ((one, x), (many, x[None]))
+            )  # fmt: skip
+            torch.testing.assert_close(single, batched[0], rtol=0, atol=1e-12)
         torch.testing.assert_close(one.deviation(x, damping), many.deviation(x[None], damping)[0], rtol=0, atol=1e-12)
 
 
