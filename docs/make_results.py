@@ -19,6 +19,7 @@ TARGET = ROOT / "docs" / "results.md"
 FIGURES = ROOT / "docs" / "assets" / "results"
 TITLES = {
     "bench/cpu/dense": "A wide dense layer on a CPU, beside other libraries",
+    "bench/cpu/predictions": "Predictions with many draws on a CPU",
     "elbo-audit": "The ELBO audit",
     "mnist-example": "MNIST, mean-field and 2-tied",
     "local-noise": "Local noise and KL of one dense layer, in time and memory",

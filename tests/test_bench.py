@@ -230,6 +230,10 @@ def test_the_command_writes_what_it_measured(tiny: Callable[..., dict], tmp_path
     assert "Left out: no-such-library is not installed" in table
     assert table.strip() in ran.said
     assert (out / "steps.png").read_bytes().startswith(b"\x89PNG")
+    again = bayesrule("bench", *shlex.split(options), "--out", out)
+    assert again.code == 2
+    assert "There is a result in the output folder" in again.complaint
+    assert bayesrule("bench", *shlex.split(options), "--out", out, "--force").code == 0
 
 
 def test_the_list_tells_who_is_here(tiny: Callable[..., dict]) -> None:
@@ -247,6 +251,8 @@ def test_the_list_tells_who_is_here(tiny: Callable[..., dict]) -> None:
         ("--compile fast", "There is no mode 'fast'"),
         ("--compile captured", "Only steps on a CUDA device"),
         ("--preset quik", "Did you mean 'quick'"),
+        ("--seconds -1", "--seconds is 0 at least"),
+        ("--rounds 0", "--rounds is 1 at least"),
     ],
 )
 def test_mistakes_are_explained(options: str, message: str) -> None:

@@ -47,6 +47,7 @@ def bench(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="For result.json, table and picture.")] = Path(
         "bayesrule-bench"
     ),
+    force: Annotated[bool, typer.Option("--force", help="Replace a result that lies in --out.")] = False,
     listed: Annotated[bool, typer.Option("--list", help="List models, methods and what is installed.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
@@ -67,6 +68,7 @@ def bench(
             "modes": _words(compiled), "bf16": bf16, "rounds": rounds, "seconds": seconds, "inputs": inputs,
             "draws": draws, "seed": seed,
         }  # fmt: skip
+        _refuse_to_replace(out, force)
         run_bench(console, preset, {key: value for key, value in given.items() if value is not None}, out, threads)
 
 
@@ -87,6 +89,17 @@ def run_bench(console: Console, preset: str, given: dict[str, Any], out: Path, t
         torch.set_num_threads(threads_before)
     console.print(package.write_report(out, {**result, "preset": preset}), markup=False)
     console.print(f"\nWritten: {out}", markup=False)
+
+
+def _refuse_to_replace(out: Path, force: bool) -> None:
+    from bayesrule.bench.results import RESULT
+    from bayesrule.errors import InvalidArgument
+
+    if (out / RESULT).exists() and not force:
+        raise InvalidArgument(
+            "There is a result in the output folder", got=out / RESULT,
+            remedy="Name another folder with --out, or replace the result with --force.",
+        )  # fmt: skip
 
 
 def list_contenders(console: Console) -> None:
@@ -110,6 +123,9 @@ def _request(preset: str, given: dict[str, Any]) -> Request:
     if preset not in PRESETS:
         remedy = f"{nearest(preset, PRESETS)}Use {', '.join(PRESETS)}."
         raise InvalidArgument("There is no such preset", got=preset, remedy=remedy)
+    for name, least in (("rounds", 1), ("draws", 1), ("seconds", 0), ("inputs", 0)):
+        if given.get(name, least) < least:
+            raise InvalidArgument(f"--{name} is {least} at least", got=given[name])
     request = replace(PRESETS[preset], **given)
     if request.device.startswith("cuda") and not torch.cuda.is_available():
         raise InvalidArgument("There is no CUDA device here", got=request.device, remedy="Use --device cpu.")

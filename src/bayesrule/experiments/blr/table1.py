@@ -146,6 +146,7 @@ TABLE1 = Experiment(
     datasets=lambda data: (PROBLEMS,),
     metrics=lambda dataset: METRICS,
     run=run,
+    drawn=True,
     claims=CLAIMS,
     published=Path(__file__).with_name("table1.json"),
     packages=("scipy", "scikit-learn", "statsmodels"),
