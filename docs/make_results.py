@@ -28,6 +28,7 @@ TITLES = {
     "ktied-layer": "Training steps with k-tied dense layers beside the point estimate's",
     "optimizer-steps": "Steps of posterior optimizers beside AdamW's",
     "bench/cpu": "Speed and memory on a CPU, beside other libraries",
+    "blr/uncertainty/adafactor": "Adafactor beside AdamW on MNIST",
     "bench/cuda": "Speed and memory on a GPU, beside other libraries",
 }
 """Of results that are not experiments of the package."""

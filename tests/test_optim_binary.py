@@ -164,7 +164,7 @@ def test_weights_are_binary_and_biases_are_adams(kind) -> None:
         step(optimizer, lambda: loss(net))
     with pytest.raises(InvalidArgument, match="Leave out prior"):
         kind(network(3, 4, 2), n_data=N, prior=br.Normal(1.0))
-    if kind is BayesBiNN:
+    if kind is STE:
         with pytest.raises(Unsupported, match="KL"):
             optimizer.kl()
 

@@ -141,8 +141,8 @@ CHOICES = [
     (br.KTied(2), (1024, 1024, 1024), LocalReparam()),
     # 256²: four times as many outputs as weights, each at 300 + 2·90·1.4 and as much again for its input, beside 1,110.
     (br.KTied(2), (256, 256, 1024), WeightSample()),
-    # 64²: 17 calls, and 35 more for a draw; 4,096 entries at 1,110 each, which is 18.5 million together, beside inputs and
-    # outputs at 300 + 4·90: 5.4 million for 128 rows, 21.6 for 512.
+    # 64²: 17 calls, and 35 more for a draw; 4,096 entries at 1,110 each, which is 18.5 million together, beside inputs
+    # and outputs at 300 + 4·90: 5.4 million for 128 rows, 21.6 for 512.
     (br.KTied(2), (64, 64, 128), LocalReparam()),
     (br.KTied(2), (64, 64, 512), WeightSample()),
     # Matrix normal, 512²: a drawn entry takes 2m + 3n = 2,560 multiply-adds, B rows of local noise 3·1.6 B.

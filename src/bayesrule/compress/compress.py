@@ -46,6 +46,11 @@ def compress(
         >>> [(row.name, row.rank, row.numbers_before, row.numbers_after) for row in lean.compression]
         [('0.weight', 2, 4096, 2240), ('2.weight', 2, 640, 404)]
     """
+    if isinstance(bnn, torch.optim.Optimizer):
+        raise InvalidArgument(
+            "br.compress takes a converted model, not an optimizer that holds a posterior", got=type(bnn).__name__,
+            remedy="Use KTiedVON, whose standard deviations have low rank while it trains.",
+        )  # fmt: skip
     if not isinstance(bnn, Recastable):
         raise InvalidArgument(
             "Only a converted model can be compressed", got=type(bnn).__name__, remedy="Use br.bayesianize first."

@@ -29,7 +29,7 @@ class Found:
     frozen: tuple[str, ...]
 
 
-def find_layers(model: nn.Module, plain: Collection[str] = ()) -> Found:
+def find_layers(model: nn.Module, plain: Collection[str] = (), *, tapped: bool = True) -> Found:
     """Every Linear and Conv2d of a network that is called as a module, with the trainable ones of its parameters.
 
     Weights that several such modules share become one layer, whose uses count as positions. Where only the weight is
@@ -38,6 +38,7 @@ def find_layers(model: nn.Module, plain: Collection[str] = ()) -> Found:
     Args:
         model: The network.
         plain: Names of modules or parameters to leave out.
+        tapped: Whether the layers will be tapped, which a convolution with groups cannot be.
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     _check_names(model, plain, names)
@@ -48,6 +49,8 @@ def find_layers(model: nn.Module, plain: Collection[str] = ()) -> Found:
         found = [parameter for parameter in module._parameters.values() if parameter is not None]
         reason = _reason(path, module, plain)
         if reason is None and isinstance(module, nn.Linear | nn.Conv2d):
+            if tapped and any(each.requires_grad and not _listed(names[id(each)], plain) for each in found):
+                _refuse_groups(path, module)
             modules[path] = module
         for parameter in found:
             named = names[id(parameter)]
@@ -57,11 +60,11 @@ def find_layers(model: nn.Module, plain: Collection[str] = ()) -> Found:
                 shared = len(owners[id(parameter)]) > 1 and isinstance(module, nn.Embedding)
                 reasons[id(parameter)] = f"tied to {path}: {reason}" if shared else reason
     layers = _layers(modules, names, reasons)
-    tapped = {part.name for layer in layers for part in layer.parts}
+    held = {part.name for layer in layers for part in layer.parts}
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     others = {name: reasons.get(id(p), "not a layer's weight or bias") for name, p in trainable.items()}
     frozen = tuple(name for name, parameter in model.named_parameters() if not parameter.requires_grad)
-    return Found(layers, {name: reason for name, reason in others.items() if name not in tapped}, frozen)
+    return Found(layers, {name: reason for name, reason in others.items() if name not in held}, frozen)
 
 
 def _layers(
@@ -113,12 +116,18 @@ def _reason(path: str, module: nn.Module, plain: Collection[str]) -> str | None:
         return "listed in plain"
     if isinstance(module, NonDynamicallyQuantizableLinear):
         return "read by nn.MultiheadAttention, never called"
+    return None if isinstance(module, nn.Linear | nn.Conv2d) else f"of a {type(module).__name__}"
+
+
+def _refuse_groups(path: str, module: nn.Linear | nn.Conv2d) -> None:
     if isinstance(module, nn.Conv2d) and module.groups > 1:
         raise Unsupported(
-            f"The convolution {path!r} has groups, whose outputs share no inputs: its curvature has no Kronecker form",
-            got=f"groups={module.groups}", remedy=f"Name it in plain=({path!r},), to train it by a plain rule.",
-        )  # fmt: skip
-    return None if isinstance(module, nn.Linear | nn.Conv2d) else f"of a {type(module).__name__}"
+            f"The convolution {path!r} has groups, whose outputs share no inputs: a layer's curvature is found here "
+            "from inputs that all its outputs see",
+            got=f"groups={module.groups}",
+            remedy=f"Name it in plain=({path!r},), to train it by a plain rule; or use an optimizer that takes its "
+            "curvature from gradients alone, as IVON does.",
+        )
 
 
 def _listed(name: str, plain: Collection[str]) -> bool:

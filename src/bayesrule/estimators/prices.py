@@ -38,7 +38,8 @@ CACHED = 1 << 16
 CPU = Prices(normal=300, entry=90, call=4e5, growth=0.25)
 """One thread at 88 GFLOP/s: 3.5 ns a normal; 1 ns, 2 ns and 4 ns an entry of 2¹⁶, 2²⁰ and 2²⁴; 5 µs a call.
 
-Measured by `benchmarks/estimator_choice.py`, which sets both estimators beside each other and beside the choice made here.
+Measured by `benchmarks/estimator_choice.py`, which sets both estimators beside each other
+and beside the choice made here.
 """
 GPU = Prices(normal=200, entry=100, call=1.5e8)
 """Derived from an H200's bytes, at 50 TFLOP/s without reduced precision: a pass reads and writes 8 bytes an entry at

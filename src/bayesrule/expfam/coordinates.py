@@ -135,12 +135,13 @@ def sum_of(tensors: Iterable[Tensor]) -> Tensor:
     return sum(others, start=first)
 
 
-def require_same_names(expected: Iterable[str], got: Iterable[str]) -> None:
-    """Raise unless both name the same things."""
+def require_same_names(expected: Iterable[str], got: Iterable[str], whose: str = "") -> None:
+    """Raise unless both name the same things; ``whose`` says whose names the second are."""
     if set(expected) != set(got):
         raise InvalidArgument(
-            f"the names must be {sorted(expected)}", got=sorted(got), remedy="Both must come from the same families."
-        )
+            f"the names{whose and f' of {whose}'} must be {sorted(expected)}", got=sorted(got),
+            remedy="Both must come from the same families.",
+        )  # fmt: skip
 
 
 def _a(kind: type) -> str:

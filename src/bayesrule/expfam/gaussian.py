@@ -7,6 +7,7 @@ from abc import abstractmethod
 from jaxtyping import Float
 from torch import Tensor
 
+from bayesrule.errors import InvalidArgument, ShapeMismatch
 from bayesrule.expfam.coordinates import Natural
 from bayesrule.expfam.family import ExponentialFamily
 
@@ -32,3 +33,19 @@ class GaussianFamily(ExponentialFamily):
         ∇_μ₁ = E[∇ℓ] − E[∇²ℓ] m and ∇_μ₂ = ½ E[∇²ℓ]. A family takes what it needs: a diagonal one the diagonal of the
         curvature, one with fixed covariance none of it.
         """
+
+
+def check_precision(mean: Tensor, precision: Tensor, *, matrix: bool) -> None:
+    """Refuse a precision that does not fit the mean: in its shape (and its square, for a matrix), or in its type."""
+    wanted = tuple(mean.shape) + (tuple(mean.shape[-1:]) if matrix else ())
+    if tuple(precision.shape) != wanted:
+        batched = f", for each member of the batch: precision.expand{wanted}" if mean.ndim > 1 else ""
+        raise ShapeMismatch(
+            f"the precision of a mean of shape {tuple(mean.shape)} must have the shape {wanted}",
+            got=tuple(precision.shape), remedy=f"Give the precision of {mean.shape[-1]} numbers{batched}.",
+        )  # fmt: skip
+    if precision.dtype != mean.dtype:
+        raise InvalidArgument(
+            "mean and precision must have one dtype", got=f"{mean.dtype} and {precision.dtype}",
+            remedy="Give precision.to(mean).",
+        )  # fmt: skip

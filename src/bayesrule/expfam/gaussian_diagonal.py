@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bayesrule.expfam.coordinates import Expectation, Natural
 from bayesrule.expfam.domains import Below
-from bayesrule.expfam.gaussian import GaussianFamily, Matrix
+from bayesrule.expfam.gaussian import GaussianFamily, Matrix, check_precision
 from bayesrule.expfam.gaussian import Vector as Gradient
 from bayesrule.expfam.space import Block, Blockwise, ParameterSpace
 from bayesrule.random import NoiseSource
@@ -28,6 +28,7 @@ class GaussianDiagonal(GaussianFamily):
 
     def from_mean_precision(self, mean: Vector, precision: Vector) -> Natural:
         """λ = (s∘m, −½s)."""
+        check_precision(mean, precision, matrix=False)
         return self.check(Natural(linear=precision * mean, quadratic=-0.5 * precision))
 
     def to_mean_precision(self, natural: Natural) -> tuple[Vector, Vector]:

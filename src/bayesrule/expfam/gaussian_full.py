@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bayesrule.expfam.coordinates import Expectation, Natural
 from bayesrule.expfam.domains import NegativeDefinite
-from bayesrule.expfam.gaussian import GaussianFamily
+from bayesrule.expfam.gaussian import GaussianFamily, check_precision
 from bayesrule.expfam.precision import correlate, solve_precision
 from bayesrule.expfam.space import Block, Blockwise, ParameterSpace
 from bayesrule.random import NoiseSource
@@ -31,6 +31,7 @@ class GaussianFull(GaussianFamily):
 
     def from_mean_precision(self, mean: Vector, precision: Matrix) -> Natural:
         """λ = (Sm, −½S)."""
+        check_precision(mean, precision, matrix=True)
         return self.check(_natural(mean, precision))
 
     def to_mean_precision(self, natural: Natural) -> tuple[Vector, Matrix]:

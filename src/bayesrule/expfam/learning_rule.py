@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.errors import InvalidArgument
-from bayesrule.expfam.base_measure import BaseMeasure
+from bayesrule.expfam.base_measure import BaseMeasure, UnitBase
 from bayesrule.expfam.coordinates import Expectation, Natural, require_same_names
 from bayesrule.expfam.family import ExponentialFamily
 from bayesrule.expfam.schedules import Schedule, constant
@@ -65,7 +65,8 @@ def step(
         naturals: λ of each name.
         loss_gradients: ∇_μ E_q[ℓ] of each name, exact or approximated; the step adds the term of log h itself. ℓ is the
             whole loss, −log p(data, θ) for Bayesian inference: a sum over the data, with the prior.
-        step_size: ρ > 0, or one for each name; with 1 and a conjugate model the step is Bayes' rule (Eq. 54).
+        step_size: ρ, or one for each name, in (0, 1]; with 1 and a conjugate model the step is Bayes' rule (Eq. 54).
+            Where λ does not decay (temperature 0, a Gaussian with fixed covariance) ρ is a learning rate, of any size.
         momentum: γ of Eq. 80.
         displacements: λ_t − λ_{t−1} of each name; without it the momentum has nothing to act on.
         temperature: Weight τ of the entropy in E_q[ℓ] − τH(q): 1 is Bayes, 0 drops the entropy and so the decay of λ.
@@ -84,20 +85,37 @@ def step(
     >>> family.to_shape_rate(posterior["rate"])
     (tensor(10.), tensor(3.))
     """
-    require_same_names(naturals, families)
-    require_same_names(naturals, loss_gradients)
+    require_same_names(naturals, families, "families")
+    require_same_names(naturals, loss_gradients, "loss_gradients")
     sizes = step_size if isinstance(step_size, Mapping) else dict.fromkeys(naturals, step_size)
-    require_same_names(naturals, sizes)
+    require_same_names(naturals, sizes, "step_size")
+    if displacements is not None:
+        require_same_names(naturals, displacements, "displacements")
     updated = {}
     for name, natural in naturals.items():
         size = sizes[name]
-        if not size > 0:
-            raise InvalidArgument("the step size ρ must be positive", got=size)
+        decays = isinstance(families[name].base, UnitBase)
+        check_step_size(size, temperature if decays else 0.0)
         base = temperature * families[name].base.gradient(natural)
         updated[name] = (1 - size * temperature) * natural - size * (loss_gradients[name] + base)
         if displacements is not None:
             updated[name] = updated[name] + momentum * displacements[name]
     return updated
+
+
+def check_step_size(size: float, temperature: float = 1.0) -> None:
+    """Refuse ρ ≤ 0, and ρτ > 1, which would give λ the weight 1 − ρτ < 0 in its own successor."""
+    if not size > 0:
+        raise InvalidArgument(
+            "the step size ρ must be positive, in (0, 1]",
+            got=size,
+            remedy="ρ = 1 goes all the way, ρ = 0.1 a tenth of it.",
+        )
+    if size * temperature > 1:
+        raise InvalidArgument(
+            "the step size ρ, times the temperature, must lie in (0, 1]: beyond, the old λ has a negative weight",
+            got=size, remedy="Take ρ = 1 for a conjugate model, less for another.",
+        )  # fmt: skip
 
 
 def stay_valid(families: Families, naturals: Naturals, proposals: Naturals) -> dict[str, Natural]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bayesrule.errors import Unsupported
+from bayesrule.errors import InvalidArgument, Unsupported
 from bayesrule.expfam.coordinates import Natural
 from bayesrule.expfam.curvatures import Curvature
 from bayesrule.expfam.finite_mixture import FixedWeightsMixture
@@ -46,6 +47,9 @@ class MonteCarlo(Where):
 
     samples: int = 1
 
+    def __post_init__(self) -> None:
+        check_count("The number of samples", self.samples)
+
     def __call__(self, family: GaussianFamily, natural: Natural, noise: NoiseSource) -> Weighted:
         """See :class:`Where`."""
         draws = family.sample(natural, noise, (self.samples,))
@@ -58,6 +62,9 @@ class GaussHermite(Where):
 
     order: int = 20
 
+    def __post_init__(self) -> None:
+        check_count("The order of the quadrature", self.order)
+
     def __call__(self, family: GaussianFamily, natural: Natural, noise: NoiseSource) -> Weighted:
         """See :class:`Where`."""
         mean, cholesky = family.mean(natural), torch.linalg.cholesky(family.precision_matrix(natural))
@@ -65,6 +72,12 @@ class GaussHermite(Where):
         grid = torch.cartesian_prod(*[nodes] * mean.shape[-1]).reshape(-1, mean.shape[-1])
         products = torch.cartesian_prod(*[weights] * mean.shape[-1]).reshape(-1, mean.shape[-1]).prod(-1)
         return mean + correlate(cholesky, grid), products
+
+
+def check_count(name: str, value: object) -> None:
+    """Refuse what is not a positive whole number."""
+    if not isinstance(value, Integral) or value < 1:
+        raise InvalidArgument(f"{name} must be a whole number, 1 or more", got=value, remedy="Take 20, say.")
 
 
 def standard_normal_grid(order: int, like: Tensor) -> tuple[Float[Tensor, " order"], Float[Tensor, " order"]]:

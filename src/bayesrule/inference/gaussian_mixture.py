@@ -16,6 +16,7 @@ from bayesrule.expfam import (
     Natural,
     NormalWishart,
 )
+from bayesrule.inference.examples import check_inputs
 from bayesrule.inference.model import Expectations, Factor, Model
 
 Points = Float[Tensor, "examples dim"]
@@ -23,6 +24,7 @@ Points = Float[Tensor, "examples dim"]
 
 def complete_mixture(x: Points, components: int) -> CompleteData:
     """p(x, z | θ) of a Gaussian mixture with the labels z unseen, for EM: θ is λ of the pair's own family."""
+    check_inputs("x", x)
     model = FiniteMixture(GaussianFull(), components)
 
     def statistics(mu: Expectation) -> Expectation:
@@ -39,14 +41,16 @@ def bayesian_mixture(x: Points, *, weights_prior: Natural, component_prior: Natu
         weights_prior: λ of the Dirichlet over the weights; its size is the number of components.
         component_prior: λ of one Normal–Wishart, the prior of every component.
     """
+    check_inputs("x", x)
     families = {"labels": Categorical(), "weights": Dirichlet(), "components": NormalWishart()}
     half_dim = 0.5 * x.shape[-1] * torch.log(torch.tensor(2 * torch.pi)).to(x)
 
     def likelihood(mu: Expectations) -> Tensor:
         """Σ_nk P(z_n = k) E[log N(x_n; m_k, Λ_k⁻¹)], linear in the statistics of each component."""
         each = mu["components"]
-        quadratic = torch.einsum("ni,kij,nj->nk", x, each["precision"], x)
-        log_density = 0.5 * (each["log"] - quadratic - each["quadratic"]) + x @ each["linear"].mT - half_dim
+        own = x.to(each["log"].dtype)
+        quadratic = torch.einsum("ni,kij,nj->nk", own, each["precision"], own)
+        log_density = 0.5 * (each["log"] - quadratic - each["quadratic"]) + own @ each["linear"].mT - half_dim
         return (Categorical().probabilities(mu["labels"]) * log_density).sum(-1)
 
     def labels(mu: Expectations) -> Tensor:

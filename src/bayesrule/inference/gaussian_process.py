@@ -9,16 +9,20 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bayesrule.algorithms import bayes_rule
+from bayesrule.errors import ShapeMismatch
 from bayesrule.expfam import Expectation, GaussianFull, Natural
+from bayesrule.inference.examples import Inputs, Targets, check_inputs, paired
 from bayesrule.inference.glm import Likelihood, likelihood_factor
 from bayesrule.inference.model import Expectations, Factor, Model
+from bayesrule.posteriors.family import check_positive
 
-Inputs = Float[Tensor, "examples dim"]
 Kernel = Callable[[Float[Tensor, "rows dim"], Float[Tensor, "columns dim"]], Float[Tensor, "rows columns"]]
 
 
 def squared_exponential(scale: float = 1.0, length: float = 1.0) -> Kernel:
     """k(x, x') = scale² exp(−½|x − x'|²/length²)."""
+    check_positive("scale", scale)
+    check_positive("length", length)
 
     def kernel(left: Tensor, right: Tensor) -> Tensor:
         distance = (left.unsqueeze(-2) - right.unsqueeze(-3)).square().sum(-1)
@@ -33,10 +37,10 @@ def gp_prior(covariance: Float[Tensor, "examples examples"]) -> Callable[[Expect
     return lambda mu: -0.5 * (precision * mu["quadratic"]).sum()
 
 
-def gp_regression(
-    x: Inputs, y: Float[Tensor, " examples"], kernel: Kernel, *, noise_std: float, jitter: float = 1e-9
-) -> Natural:
-    """The posterior of f at the inputs: conjugate, so one step   (Sec. 5.1)."""
+def gp_regression(x: Inputs, y: Targets, kernel: Kernel, *, noise_std: float, jitter: float = 1e-9) -> Natural:
+    """The posterior of f at the inputs, for `gp_predict`: conjugate, so one step   (Sec. 5.1)."""
+    check_positive("noise_std", noise_std)
+    x, y = paired(x, y)
     prior = gp_prior(kernel(x, x) + _jitter(x, jitter))
 
     def expected_loss(mu: Expectation) -> Tensor:
@@ -47,10 +51,9 @@ def gp_regression(
     return bayes_rule(GaussianFull(), expected_loss, GaussianFull().from_mean_precision(torch.zeros_like(y), eye))
 
 
-def gp_classification(
-    x: Inputs, y: Float[Tensor, " examples"], kernel: Kernel, likelihood: Likelihood, *, jitter: float = 1e-9
-) -> Model:
+def gp_classification(x: Inputs, y: Targets, kernel: Kernel, likelihood: Likelihood, *, jitter: float = 1e-9) -> Model:
     """The latent function at the inputs as one Gaussian node, a non-conjugate factor for each label."""
+    x, y = paired(x, y)
     prior = gp_prior(kernel(x, x) + _jitter(x, jitter))
 
     def of_node(mu: Expectations) -> Tensor:
@@ -63,7 +66,27 @@ def gp_classification(
 def gp_predict(
     natural: Natural, x: Inputs, new: Float[Tensor, "new dim"], kernel: Kernel, *, jitter: float = 1e-9
 ) -> tuple[Float[Tensor, " new"], Float[Tensor, " new"]]:
-    """Mean and standard deviation of f at new inputs, given q(f) at the old ones."""
+    """Two vectors, ``(mean, std)`` of f at each new input, given q(f) at the old ones.
+
+    The standard deviation is that of the function, without the observations' noise.
+
+    Args:
+        natural: λ of q(f) at the old inputs, from `gp_regression`, or that of the node ``"f"`` of `gp_classification`.
+        x: The old inputs.
+        new: The new ones.
+        kernel: The one that was used before.
+        jitter: Likewise.
+    """
+    check_inputs("x", x)
+    check_inputs("new", new)
+    if x.shape[-1] != new.shape[-1]:
+        raise ShapeMismatch(f"new must have the {x.shape[-1]} columns of x", got=tuple(new.shape))
+    if natural["linear"].shape[-1] != len(x):
+        raise ShapeMismatch(
+            f"This posterior is of a function at {natural['linear'].shape[-1]} inputs", got=f"{len(x)} rows of x",
+            remedy="Give the x that it was fitted to.",
+        )  # fmt: skip
+    x, new = x.to(natural["linear"]), new.to(natural["linear"])
     mean, precision = GaussianFull().to_mean_precision(natural)
     covariance = torch.cholesky_inverse(torch.linalg.cholesky(precision))
     gain = torch.linalg.solve(kernel(x, x) + _jitter(x, jitter), kernel(x, new)).mT

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bayesrule.expfam import ChainCategorical, Dirichlet, ExponentialFamily, Natural, NormalGamma
+from bayesrule.inference.examples import check_vector
 from bayesrule.inference.model import Expectations, Factor, Model
 
 
@@ -24,11 +25,13 @@ def hidden_markov(
         transition_prior: λ of the Dirichlets over the rows, the prior state as a batch dimension.
         emission_prior: λ of one Normal–Gamma, the prior of every state's emissions.
     """
+    check_vector("y", y)
     chain, dirichlet, emission = ChainCategorical(), Dirichlet(), NormalGamma()
 
     def likelihood(mu: Expectations) -> Tensor:
         """Σ_tk P(z_t = k) E[log N(y_t; m_k, 1/τ_k)]."""
-        each, column = mu["emissions"], y.unsqueeze(-1)
+        each = mu["emissions"]
+        column = y.to(each["log"].dtype).unsqueeze(-1)
         misfit = each["precision"] * column**2 - 2 * each["linear"] * column + each["quadratic"]
         log_density = 0.5 * (each["log"] - misfit - math.log(2 * math.pi))
         return (chain.states(mu["states"]) * log_density).sum()

@@ -110,7 +110,7 @@ class Laplace(EvaluatedNetwork):
 
 def laplace(
     model: nn.Module,
-    loader: Iterable[Batch],
+    loader: Iterable[Batch] | Batch,
     structure: Structure = "kfac",
     *,
     likelihood: Likelihood,
@@ -128,7 +128,7 @@ def laplace(
 
     Args:
         model: The network; Linear and Conv2d layers get a posterior. It is copied.
-        loader: Batches ``(x, y)`` of all training data, once.
+        loader: Batches ``(x, y)`` of all training data, once; or one such pair of tensors.
         structure: ``"diagonal"``; ``"kfac"``, with the prior's precision added exactly; ``"ktied"``, the k-tied
             posterior nearest to the diagonal one; ``"full"``, over all layers; ``"last-layer"``, full, of the last
             layer alone.
@@ -153,7 +153,7 @@ def laplace(
     together = structure == "full" and len(found) > 1
     grouped: list[tuple[Layer, ...]] = [found] if together else [(layer,) for layer in found]
     gatherers = {layers[0].name: _gatherer(structure, layers, rank) for layers in grouped}
-    log_likelihood, n_data = _gather(net, found, grouped, gatherers, loader, likelihood, fisher, seed)
+    log_likelihood, n_data = _gather(net, found, grouped, gatherers, _batches(loader), likelihood, fisher, seed)
     own = dict(net.named_parameters())
     precision = next(iter(own.values())).new_tensor(prior_std**-2.0).detach()
     groups = {
@@ -206,7 +206,7 @@ def _gather(
 
     with ModuleTap(net, found, receive, cotangents)(), torch.enable_grad():
         for batch in loader:
-            *inputs, labels = batch
+            *inputs, labels = _checked(batch)
             targets.append(labels)
             outputs = net(*inputs).detach()
             values = likelihood.log_prob(outputs, labels)
@@ -214,6 +214,31 @@ def _gather(
     if count == 0:
         raise InvalidArgument("The loader has no data", remedy="Give a loader of (x, y) batches, not an iterator.")
     return total, count
+
+
+def _batches(loader: Iterable[Batch] | Batch) -> Iterable[Batch]:
+    """A pair of tensors is one batch; a tensor would be taken apart row by row."""
+    if isinstance(loader, Tensor):
+        raise _no_batches(f"a tensor of shape {tuple(loader.shape)}")
+    if isinstance(loader, tuple | list) and len(loader) > 1 and all(isinstance(each, Tensor) for each in loader):
+        return [tuple(loader)]
+    return loader  # type: ignore[return-value]
+
+
+def _checked(batch: Batch) -> Batch:
+    """Refuse what is not inputs and targets."""
+    if not isinstance(batch, tuple | list):
+        raise _no_batches(f"a batch that is a {type(batch).__name__}")
+    if len(batch) < 2 or not all(isinstance(each, Tensor) for each in batch):
+        raise _no_batches(f"a batch of {', '.join(type(each).__name__ for each in batch) or 'nothing'}")
+    return batch
+
+
+def _no_batches(got: str) -> InvalidArgument:
+    return InvalidArgument(
+        "The training data are batches (x, y) of tensors", got=got,
+        remedy="Give a DataLoader of a TensorDataset(x, y), a list of such pairs, or the one pair (x, y).",
+    )  # fmt: skip
 
 
 def _cotangents(likelihood: Likelihood, fisher: Fisher, noise: FromGenerator) -> Callable[[Tensor, Tensor], Tensor]:

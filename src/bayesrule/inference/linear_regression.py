@@ -8,14 +8,16 @@ from torch import Tensor
 
 from bayesrule.algorithms import bayes_rule
 from bayesrule.expfam import Expectation, Gamma, GaussianFull, Natural
+from bayesrule.inference.examples import Inputs, Targets, paired
 from bayesrule.inference.model import Expectations, Factor, Model
-
-Inputs = Float[Tensor, "examples dim"]
-Targets = Float[Tensor, " examples"]
+from bayesrule.posteriors.family import check_positive
 
 
 def ridge(x: Inputs, y: Targets, *, prior_precision: float, noise_precision: float = 1.0) -> Natural:
     """N(m, S⁻¹) with S = τXᵀX + δI, Sm = τXᵀy: the coefficients of μ in the expected loss   (Sec. 1.3.3, Eq. 14)."""
+    check_positive("prior_precision", prior_precision)
+    check_positive("noise_precision", noise_precision)
+    x, y = paired(x, y)
     eye = prior_precision * torch.eye(x.shape[-1]).to(x)
 
     def expected_loss(mu: Expectation) -> Tensor:
@@ -31,10 +33,15 @@ def linear_regression(
 
     E[log p(y | w, τ)] = ½N E[log τ] − ½E[τ]E[|y − Xw|²]: a product of two linear functions, one of each node's μ.
     """
+    for name, scale in (
+        ("prior_precision", prior_precision), ("noise_shape", noise_shape), ("noise_rate", noise_rate),
+    ):  # fmt: skip
+        check_positive(name, scale)
+    inputs, targets = paired(x, y)
 
     def likelihood(mu: Expectations) -> Tensor:
-        misfit = expected_misfit(x, y, mu["weights"])
-        return 0.5 * len(y) * mu["noise"]["log"] - 0.5 * mu["noise"]["linear"] * misfit
+        misfit = expected_misfit(inputs, targets, mu["weights"])
+        return 0.5 * len(targets) * mu["noise"]["log"] - 0.5 * mu["noise"]["linear"] * misfit
 
     def weights_prior(mu: Expectations) -> Tensor:
         return -0.5 * prior_precision * torch.trace(mu["weights"]["quadratic"])
@@ -52,8 +59,9 @@ def linear_regression(
     )
 
 
-def expected_misfit(x: Inputs, y: Targets, mu: Expectation) -> Float[Tensor, ""]:
-    """E|y − Xw|² as a linear function of μ."""
+def expected_misfit(x: Inputs, y: Float[Tensor, " examples"], mu: Expectation) -> Float[Tensor, ""]:
+    """E|y − Xw|² as a linear function of μ, in whose type the examples are taken."""
+    x, y = x.to(mu["linear"].dtype), y.to(mu["linear"].dtype)
     return y @ y - 2 * (y @ x) @ mu["linear"] + ((x.mT @ x) * mu["quadratic"]).sum()
 
 

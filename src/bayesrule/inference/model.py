@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from bayesrule.data.names import nearest
 from bayesrule.errors import InvalidArgument
 from bayesrule.expfam import Expectation, ExponentialFamily, Natural, gradients_in_expectation
 from bayesrule.expfam.coordinates import sum_of
@@ -38,6 +39,30 @@ class Model:
             unknown = set(factor.names) - set(self.families)
             if unknown:
                 raise InvalidArgument(f"a factor names nodes that have no family: {sorted(unknown)}")
+
+    def check_nodes(self, argument: str, names: Iterable[str]) -> None:
+        """Refuse names that are not of its nodes."""
+        known = ", ".join(self.families)
+        if isinstance(names, str):
+            raise InvalidArgument(
+                f"{argument} must be a list of names", got=repr(names), remedy=f"The nodes are: {known}."
+            )
+        for name in names:
+            if name not in self.families:
+                raise InvalidArgument(
+                    f"{argument} names a node that the model does not have", got=repr(name),
+                    remedy=f"{nearest(str(name), self.families)}The nodes are: {known}.",
+                )  # fmt: skip
+
+    def check_naturals(self, naturals: Naturals) -> None:
+        """Refuse parameters that are not those of exactly its nodes."""
+        self.check_nodes("naturals", naturals.keys())
+        missing = [name for name in self.families if name not in naturals]
+        if missing:
+            raise InvalidArgument(
+                "naturals must have an entry for each node", got=f"one without {', '.join(map(repr, missing))}",
+                remedy="Start from any valid member of the node's family.",
+            )  # fmt: skip
 
     def expected_loss(self, mu: Expectations) -> Tensor:
         """−E_q[log p], up to a constant."""

@@ -25,7 +25,16 @@ def fit_vmp(model: Model, naturals: Naturals, order: Sequence[str], *, sweeps: i
     """Variational message passing until the ELBO rises by no more than ``tolerance``, or for so many sweeps.
 
     With conjugate factors each update is the best for its node, so the ELBO never falls.
+
+    Args:
+        model: The model.
+        naturals: λ of every node, to begin with.
+        order: The nodes' names as a sweep updates them; those left out stay as they are.
+        sweeps: How many at most.
+        tolerance: The least rise of the ELBO after which another sweep is made.
     """
+    model.check_naturals(naturals)
+    model.check_nodes("order", order)
     current, elbos = dict(naturals), []
     for _ in range(sweeps):
         current = vmp_sweep(model.families, model.expected_loss, current, order)
@@ -37,6 +46,7 @@ def fit_vmp(model: Model, naturals: Naturals, order: Sequence[str], *, sweeps: i
 
 def global_step(model: Model, naturals: Naturals, step_size: float) -> dict[str, Natural]:
     """λ ← (1−ρ)λ + ρ Σ_i λ̃_i(μ)   (Eq. 58), all nodes at once; shortened where it would leave a family."""
+    model.check_naturals(naturals)
     messages = model.messages(naturals)
     gradients = {name: -total(messages, name) for name in naturals}
     proposals = learning_rule.step(model.families, naturals, gradients, step_size)
@@ -51,11 +61,12 @@ def local_step(
     Args:
         model: The model.
         sites: The local parameters of each factor, to begin with such that their sums are valid.
-        step_size: ρ.
+        step_size: ρ, in (0, 1].
 
     Returns:
         The global parameters after the step, and the local ones.
     """
+    learning_rule.check_step_size(step_size)
     naturals = {name: total(sites, name) for name in model.families}
     moved = [
         {name: (1 - step_size) * site[name] + step_size * message[name] for name in site}

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bayesrule.algorithms import bayes_rule
+from bayesrule.errors import ShapeMismatch
 from bayesrule.expfam import ChainGaussian, Expectation, GaussianFull, Natural
 
 Observations = Float[Tensor, "length outputs"]
@@ -34,8 +35,29 @@ class StateSpace:
     first_mean: Float[Tensor, " dim"]
     first_covariance: Float[Tensor, "dim dim"]
 
+    def __post_init__(self) -> None:
+        outputs, dim = self.observation.shape[0], self.first_mean.shape[-1]
+        for name, wanted in (
+            ("transition", (dim, dim)), ("transition_covariance", (dim, dim)), ("observation", (outputs, dim)),
+            ("observation_covariance", (outputs, outputs)), ("first_mean", (dim,)), ("first_covariance", (dim, dim)),
+        ):  # fmt: skip
+            shape = tuple(getattr(self, name).shape)
+            if shape != wanted:
+                raise ShapeMismatch(
+                    f"{name} of {dim} states and {outputs} outputs must have the shape {wanted}", got=shape,
+                    remedy="first_mean says how many states there are, the rows of observation how many outputs.",
+                )  # fmt: skip
+
+    def _check(self, y: Observations) -> None:
+        if y.ndim != 2 or y.shape[-1] != len(self.observation) or not len(y):
+            raise ShapeMismatch(
+                f"y must have a row for each time and the {len(self.observation)} outputs as columns",
+                got=f"a tensor of shape {tuple(y.shape)}", remedy="A series of numbers is a column: y.unsqueeze(-1).",
+            )  # fmt: skip
+
     def smooth(self, y: Observations) -> Natural:
         """The posterior of all states, a Gaussian chain, in one step with ρ = 1; ``moments`` of its μ smooths."""
+        self._check(y)
         family, dim = ChainGaussian(), len(self.first_mean)
         start = family.from_precision(
             y.new_zeros(len(y), dim),
@@ -46,6 +68,7 @@ class StateSpace:
 
     def filter(self, y: Observations) -> list[Natural]:
         """q(x_t | y_1, …, y_t) for each t: predict, then one step with ρ = 1."""
+        self._check(y)
         family = GaussianFull()
         predicted = family.from_mean_precision(self.first_mean, torch.linalg.inv(self.first_covariance))
         found = []

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from bayesrule.contractions.batching import takes_batches
 from bayesrule.errors import InvalidArgument
@@ -109,8 +110,27 @@ class BayesianModule(nn.Module):
         return copied
 
 
+OF_AN_OPTIMIZER = {
+    "br.kl": "Use opt.kl().",
+    "br.save": "Keep opt.state_dict() and the network's state_dict(), by torch.save.",
+    "br.mean_module": "Use the network itself: outside of sampled_params its weights are the posterior mean.",
+    "NegativeELBO": "Minimise opt.nll(net(x), y) inside opt.sampled_params(): opt.step() adds the KL's part.",
+}
+"""What to do instead with an optimizer, which holds its posterior itself; a conversion would start from none."""
+
+
+def uncompiled(model: Any) -> Any:
+    """The model that `torch.compile` was given, or the model itself."""
+    return model._modules.get("_orig_mod", model) if isinstance(model, nn.Module) else model
+
+
 def need_bayesian(model: object, verb: str) -> None:
     """Refuse a network that was not converted."""
+    if isinstance(model, Optimizer) and isinstance(model, Drawable):
+        raise InvalidArgument(
+            f"{verb} takes a converted model, not an optimizer that holds a posterior",
+            got=type(model).__name__, remedy=OF_AN_OPTIMIZER.get(verb, "Give a model from br.bayesianize."),
+        )  # fmt: skip
     if not isinstance(model, BayesianModule):
         raise InvalidArgument(
             f"{verb} takes a converted model",
@@ -121,6 +141,7 @@ def need_bayesian(model: object, verb: str) -> None:
 
 def kl(bnn: BayesianModule) -> Tensor:
     """``KL(q ‖ p)`` of the whole model: a sum over all its weights, each counted once."""
+    bnn = uncompiled(bnn)
     need_bayesian(bnn, "br.kl")
     return kl_of_homes(bnn.homes().values())
 
@@ -135,5 +156,6 @@ def posteriors(model: Drawable) -> dict[str, Posterior]:
 
 def mean_module(bnn: BayesianModule) -> nn.Module:
     """A plain network at the posterior mean: the original classes, parameter names and layouts; in evaluation mode."""
+    bnn = uncompiled(bnn)
     need_bayesian(bnn, "br.mean_module")
     return bnn.plain().eval()

@@ -9,7 +9,7 @@ from torch import Tensor
 from bayesrule.errors import InvalidArgument, ShapeMismatch
 from bayesrule.likelihoods import Likelihood
 from bayesrule.nn.annealing import Annealing, Constant
-from bayesrule.nn.bayesian_module import BayesianModule, kl, need_bayesian
+from bayesrule.nn.bayesian_module import BayesianModule, kl, need_bayesian, uncompiled
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ class NegativeELBO:
         annealing: Annealing | None = None,
         temperature: float = 1.0,
     ) -> None:
+        bnn = uncompiled(bnn)
         need_bayesian(bnn, "NegativeELBO")
         if not isinstance(n_data, int) or n_data < 1:
             raise InvalidArgument(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesrule.errors import BayesruleError, InvalidArgument, Unsupported
-from bayesrule.nn.bayesian_module import BayesianModule, need_bayesian
+from bayesrule.nn.bayesian_module import BayesianModule, need_bayesian, uncompiled
 from bayesrule.nn.bayesianize import bayesianize
 from bayesrule.nn.conversion import ConvertedParameter
 from bayesrule.nn.layer import BayesianLayer
@@ -36,6 +36,7 @@ def save(bnn: BayesianModule, folder: str | os.PathLike[str]) -> Path:
         bnn: The model.
         folder: Where to.
     """
+    bnn = uncompiled(bnn)
     need_bayesian(bnn, "br.save")
     write_folder(Path(folder), module_config(bnn), module_tensors(bnn))
     return Path(folder)

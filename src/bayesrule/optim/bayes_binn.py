@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from bayesrule.errors import InvalidArgument
 from bayesrule.optim.binary import BinaryOptimizer, BinaryRule, BinaryState, most_probable
 from bayesrule.optim.diagonal_newton import corrected
-from bayesrule.optim.rule import Message, Number, PriorTerm, check_not_negative, check_rate, no_count
+from bayesrule.optim.rule import Message, Number, PriorTerm, check_decay, check_not_negative, no_count
 from bayesrule.posteriors import BernoulliPosterior, Part
 
 
@@ -36,7 +36,7 @@ class BayesBiNNRule(BinaryRule):
     eps: float = 1e-10
 
     def __post_init__(self) -> None:
-        check_rate("1 − momentum", 1 - self.momentum)
+        check_decay("momentum", self.momentum)
         check_not_negative(init_natural=self.init_natural, eps=self.eps)
         if not self.temperature > 0:
             raise InvalidArgument("The temperature of a relaxed draw must be positive", got=self.temperature)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from bayesrule.curvature import Tapped
 from bayesrule.errors import Unsupported
+from bayesrule.optim.arguments import check_network
 from bayesrule.optim.diagonal_newton import leave_out
 from bayesrule.optim.rule import Number, Rule, State
 from bayesrule.optim.shell import PosteriorOptimizer
@@ -65,8 +66,11 @@ class BinaryOptimizer(PosteriorOptimizer):
     Adam. Between a block and the step, ``.grad`` of a binary weight is the gradient with respect to its expectation μ.
     """
 
+    left_out = LEFT_OUT
+
     def __init__(self, model: nn.Module, rule: BinaryRule, *, plain: Sequence[str] = (), **options: Any) -> None:
-        leave_out(type(self).__name__, options, LEFT_OUT, "has binary weights, and a uniform prior on them")
+        check_network(type(self), model)
+        leave_out(type(self).__name__, options, self.left_out, "has binary weights, and a uniform prior on them")
         unique = list(dict.fromkeys((*plain, *_biases(model))))
         super().__init__(model, rule, prior=Normal(1.0), plain=unique, **options)
         with torch.no_grad():

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
+import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,14 +71,42 @@ class PackedNetwork:
     @classmethod
     def load(cls, path: str | Path) -> PackedNetwork:
         """What `save` wrote; nothing is unpickled."""
-        with np.load(path, allow_pickle=False) as arrays:
-            found = {key: arrays[key] for key in arrays.files}
+        found = _arrays(path)
 
         def of(prefix: str) -> dict[str, np.ndarray]:
             return {key.removeprefix(prefix): array for key, array in found.items() if key.startswith(prefix)}
 
-        shapes = {name: tuple(int(size) for size in shape) for name, shape in of(SHAPE).items()}
-        return cls(of(BITS), shapes, of(OTHER))
+        shapes = {name: tuple(int(size) for size in shape.ravel()) for name, shape in of(SHAPE).items()}
+        packed = cls(of(BITS), shapes, of(OTHER))
+        if not packed._consistent() or len(found) != len(packed.bits) + len(shapes) + len(packed.others):
+            raise _not_packed(path)
+        return packed
+
+    def _consistent(self) -> bool:
+        """Whether there are as many bits as the shapes ask for."""
+        return set(self.bits) == set(self.shapes) and all(
+            bits.dtype == np.uint8 and bits.shape == (-(-math.prod(self.shapes[name]) // 8),)
+            for name, bits in self.bits.items()
+        )
+
+
+def _arrays(path: str | Path) -> dict[str, np.ndarray]:
+    """All of an ``.npz``; what else numpy may find is refused without its advice to unpickle it."""
+    with Path(path).open("rb") as file:
+        if not zipfile.is_zipfile(file):
+            raise _not_packed(path)
+        file.seek(0)
+        try:
+            with np.load(file, allow_pickle=False) as arrays:
+                return {key: arrays[key] for key in arrays.files}
+        except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+            raise _not_packed(path) from None
+
+
+def _not_packed(path: str | Path) -> InvalidArgument:
+    return InvalidArgument(
+        "This file is not a packed network", got=path, remedy="Give one that pack_binary(optimizer).save(path) wrote."
+    )
 
 
 def pack_binary(optimizer: PosteriorOptimizer) -> PackedNetwork:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -18,8 +17,8 @@ from bayesrule.optim.rule import (
     PriorTerm,
     Rule,
     State,
+    check_decay,
     check_not_negative,
-    check_rate,
     guarded,
     inner,
     moved,
@@ -112,9 +111,13 @@ class Directed:
 
 
 def check_betas(betas: tuple[float, float]) -> None:
-    """Refuse decays outside of [0, 1)."""
+    """Refuse all but two decays in [0, 1)."""
+    if not isinstance(betas, Sequence) or isinstance(betas, str) or len(betas) != 2:
+        raise InvalidArgument(
+            "betas are two decays, of the momentum and of the curvature", got=repr(betas), remedy="Give (0.9, 0.999)."
+        )
     for index, beta in enumerate(betas):
-        check_rate(f"1 − betas[{index}]", 1 - beta)
+        check_decay(f"betas[{index}]", beta)
 
 
 def bias(beta: float, steps: int | Tensor) -> Number:
@@ -127,7 +130,7 @@ def corrected(average: Tensor, beta: float, steps: int | Tensor) -> Tensor:
     return average / bias(beta, steps)
 
 
-def leave_out(optimizer: str, options: Mapping[str, Any], names: Collection[str], why: str) -> None:
+def leave_out(optimizer: str, options: Collection[str], names: Collection[str], why: str) -> None:
     """Refuse keywords that make no sense for one optimizer."""
     given = sorted(set(options) & set(names))
     if given:

@@ -13,18 +13,20 @@ from bayesrule.contractions.batching import takes_batches
 from bayesrule.curvature import Found, find_layers, state_dtype
 from bayesrule.errors import InvalidArgument, Unsupported
 from bayesrule.likelihoods import Likelihood
+from bayesrule.optim.arguments import check_laws, check_network, check_numbers, check_seed
 from bayesrule.optim.buffers import buffered, counted
 from bayesrule.optim.capture import Capture, recorder
+from bayesrule.optim.checkpoint import check_options, check_saved, check_tensors, own_generator, restored_generators
+from bayesrule.optim.divergence import divergence
 from bayesrule.optim.group import Group, grouped
 from bayesrule.optim.packing import pack, unpack
 from bayesrule.optim.param_groups import PLAIN_PREFIX, torch_groups
 from bayesrule.optim.plain import PlainState
-from bayesrule.optim.plan import Plan, PlannedParameter
+from bayesrule.optim.plan import planned
 from bayesrule.optim.prior_terms import PriorTerms
 from bayesrule.optim.rule import Rule
 from bayesrule.posteriors import DiagonalCovariance, GaussianPosterior, Posterior
-from bayesrule.priors import Normal, Prior, kl_divergence
-from bayesrule.random import keyed_generator
+from bayesrule.priors import Prior
 
 
 class PosteriorHolder(torch.optim.Optimizer):
@@ -50,9 +52,12 @@ class PosteriorHolder(torch.optim.Optimizer):
         seed: int | None,
         capturable: bool = False,
     ) -> None:
-        _check_numbers(n_data, lr, plain_lr, kl_weight)
+        check_network(type(self), model)
+        check_laws(prior, likelihood)
+        check_numbers(n_data, lr, plain_lr, kl_weight)
+        check_seed(seed)
         model = model._modules.get("_orig_mod") or model  # a compiled network's own modules are those to hook
-        found = find_layers(model, plain)
+        found = find_layers(model, plain, tapped=rule.taps)
         if not found.layers:
             raise InvalidArgument(
                 "The network has no trainable nn.Linear or nn.Conv2d that could have a posterior",
@@ -69,7 +74,9 @@ class PosteriorHolder(torch.optim.Optimizer):
         self._rule_options = tuple(field.name for field in fields(rule))  # type: ignore[arg-type]
         self._flags: dict[nn.Module, bool] = {}
         self._placement, chosen = torch_groups(self.trained, set(found.others), plain_lr, param_groups)
+        self._made = False
         super().__init__(chosen, {"lr": lr, **{name: getattr(rule, name) for name in self._rule_options}})
+        self._made = True
         self._check_placement()
         half = (name for name, p in self.trained.items() if p.dtype != state_dtype(p.dtype))
         self._masters = {name: self.trained[name].detach().float() for name in half}
@@ -83,8 +90,8 @@ class PosteriorHolder(torch.optim.Optimizer):
         }
         others = [name for name in self.trained if name not in self._posterior_names()]
         self.plain_states = {name: PlainState.of(self.means()[name]) for name in others}
-        self.plan = self._plan(found)
-        self._seed = int(torch.randint(2**62, ())) if seed is None else seed
+        self.plan = planned(model, found, self._posterior_names(), self.trained, type(self).__name__)
+        self._seed = int(torch.randint(2**62, ()) if seed is None else seed)
         self._generators: dict[torch.device, torch.Generator] = {}
         self._mirror: dict[str, Tensor] = {}
         self._capture = Capture(recorder(self.trained.values(), self.generator)) if capturable else None
@@ -121,7 +128,7 @@ class PosteriorHolder(torch.optim.Optimizer):
     def generator(self, device: torch.device) -> torch.Generator:
         """The optimizer's own stream of noise on a device."""
         if device not in self._generators:
-            self._generators[device] = keyed_generator(device, self._seed, "optimizer", str(device.type))
+            self._generators[device] = own_generator(device, self._seed)
         return self._generators[device]
 
     @property
@@ -147,13 +154,8 @@ class PosteriorHolder(torch.optim.Optimizer):
         return self.rule_of(group).posterior(mean, state, damping, self.scale, group.parts)
 
     def kl(self) -> Tensor:
-        """``KL(q ‖ p)`` of all groups, a sum over their weights, under the prior as it now is."""
-        total = []
-        for name, posterior in self.posteriors().items():
-            if not isinstance(posterior, GaussianPosterior):
-                raise Unsupported("The KL to a Gaussian prior is that of Gaussian posteriors", got=posterior.structure)
-            prior = self.priors.current[name]
-            total.append(kl_divergence(posterior, Normal(prior.precision.rsqrt(), prior.mean)))
+        """``KL(q ‖ p)`` of all groups, a sum over their weights, under the prior as it now is (see `divergence`)."""
+        total = [divergence(posterior, self.priors.current[name]) for name, posterior in self.posteriors().items()]
         return torch.stack([each.to(total[0].device) for each in total]).sum()
 
     def default_likelihood(self) -> Likelihood | None:
@@ -196,6 +198,7 @@ class PosteriorHolder(torch.optim.Optimizer):
         return {
             **super().state_dict(),
             "posterior": {
+                "n_data": self.n_data,
                 "steps": self.steps,
                 "skipped_steps": self.skipped_steps,
                 "groups": {name: pack(counted(state)) for name, state in self.states.items()},
@@ -210,27 +213,48 @@ class PosteriorHolder(torch.optim.Optimizer):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """What `state_dict` gave, into an optimizer made with the same arguments."""
-        saved = state_dict.get("posterior")
-        if saved is None or set(saved["groups"]) != set(self.states) or set(saved["plain"]) != set(self.plain_states):
-            raise InvalidArgument(
-                f"This is not the state of a {type(self).__name__} of this network",
-                got=sorted(saved["groups"]) if saved else sorted(state_dict),
-                remedy="Make the optimizer with the network and arguments it was saved with.",
-            )
+        """What `state_dict` gave, into an optimizer made with the same arguments; refused whole where it does not fit.
+
+        A state of another ``n_data`` is refused: where the data have grown, set ``state["posterior"]["n_data"]``.
+        """
+        check_saved(state_dict, type(self).__name__, self.states, self.plain_states, self.n_data)
+        check_options(state_dict, self.param_groups, ("lr", *self._rule_options))
+        saved = state_dict["posterior"]
+        states = {n: unpack(counted(state), saved["groups"][n]) for n, state in self.states.items()}
+        plain_states = {n: unpack(counted(state), saved["plain"][n]) for n, state in self.plain_states.items()}
+        masters = {name: unpack(tensor, saved["masters"][name]) for name, tensor in self._masters.items()}
+        mirror = {name: tensor.to(self.mean(self.groups[name])) for name, tensor in saved["mirror"].items()}
+        generators = restored_generators(saved["generators"], saved["seed"])
+        priors = self.priors.fitting(saved["prior"])
+        if self.likelihood is not None:
+            check_tensors(self.likelihood, saved["likelihood"])
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
         self.steps, self.skipped_steps, self._seed = saved["steps"], saved["skipped_steps"], saved["seed"]
-        self.states = {n: unpack(counted(state), saved["groups"][n]) for n, state in self.states.items()}
-        self.plain_states = {n: unpack(counted(state), saved["plain"][n]) for n, state in self.plain_states.items()}
+        self.states, self.plain_states, self._masters, self._mirror = states, plain_states, masters, mirror
         self._make_buffers()
-        self._masters = {name: unpack(tensor, saved["masters"][name]) for name, tensor in self._masters.items()}
-        self.priors.load(saved["prior"])
-        self._mirror = {name: tensor.to(self.mean(self.groups[name])) for name, tensor in saved["mirror"].items()}
-        self._generators = {}
-        for device, state in saved["generators"].items():
-            self.generator(torch.device(device)).set_state(state.cpu())
+        self.priors.load(priors)
+        self._generators = generators
         if self.likelihood is not None:
             self.likelihood.load_state_dict(saved["likelihood"])
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused once the optimizer is made: what trains a parameter is found from the network's layers."""
+        if self._made:
+            raise Unsupported(
+                f"{type(self).__name__} takes its parameters from the network it was made with",
+                got="a param group that was added later",
+                remedy="Put the parameters into the network and make a new optimizer; options of their own go by "
+                "param_groups=[…] to its constructor.",
+            )
+        super().add_param_group(param_group)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refused: a copy would have no network of its own, and torch's way of making one leaves the posterior out."""
+        raise Unsupported(
+            f"A {type(self).__name__} cannot be copied or pickled: it is bound to its network",
+            remedy="Keep opt.state_dict() and the network's state_dict(); load them into a network and an optimizer "
+            "made with the same arguments.",
+        )
 
     def _make_buffers(self) -> None:
         """Where work is captured, states stay in their memory; what was recorded with other memory is forgotten."""
@@ -265,31 +289,3 @@ class PosteriorHolder(torch.optim.Optimizer):
                     f"Parameters that share the posterior {group.name!r} must be in one param group",
                     got=[part.name for part in group.parts],
                 )
-
-    def _plan(self, found: Found) -> Plan:
-        groups, rule = self._posterior_names(), type(self).__name__
-        notes = {part.name: f"one posterior for {len(layer.modules)} layers"
-                 for layer in found.layers if len(layer.modules) > 1 for part in layer.parts}  # fmt: skip
-        rows = []
-        for name, parameter in self.model.named_parameters():
-            if name in groups:
-                row = (rule, groups[name], notes.get(name, ""))
-            else:
-                row = ("none", "", "frozen") if name in found.frozen else ("Adam", "", found.others[name])
-            rows.append(PlannedParameter(name, tuple(parameter.shape), *row))
-        own = [(name, p) for name, p in self.trained.items() if name.startswith(PLAIN_PREFIX)]
-        rows += [PlannedParameter(name, tuple(p.shape), "Adam", "", "of the likelihood") for name, p in own]
-        return Plan(tuple(rows))
-
-
-def _check_numbers(n_data: int, lr: float, plain_lr: float, kl_weight: float) -> None:
-    if not isinstance(n_data, int) or n_data < 1:
-        raise InvalidArgument(
-            "n_data is the number of training examples, a whole number", got=repr(n_data),
-            remedy="Give len(train_dataset), not the number of batches.",
-        )  # fmt: skip
-    for name, value in (("lr", lr), ("plain_lr", plain_lr)):
-        if not value >= 0:
-            raise InvalidArgument(f"{name} must not be negative", got=value)
-    if not kl_weight > 0:
-        raise InvalidArgument("kl_weight, the weight λ of the KL, must be positive", got=kl_weight)

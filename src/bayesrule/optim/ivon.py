@@ -96,6 +96,8 @@ class IVON(PriceOptimizer):
         >>> opt.step()
     """
 
+    left_out = FROM_TAPS
+
     def __init__(
         self,
         model: nn.Module,
@@ -108,6 +110,6 @@ class IVON(PriceOptimizer):
         max_kl: float | None = 0.01,
         **options: Any,
     ) -> None:
-        leave_out("IVON", options, FROM_TAPS, "takes its curvature from gradients at whole draws of the weights")
+        leave_out("IVON", options, self.left_out, "takes its curvature from gradients at whole draws of the weights")
         rule = IVONRule(betas, extra_damping, max_kl, init_curvature=init_curvature)
         super().__init__(model, rule, n_data=n_data, lr=lr, **options)

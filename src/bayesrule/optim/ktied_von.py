@@ -159,6 +159,8 @@ class KTiedVON(PriceOptimizer):
         >>> opt.step()
     """
 
+    left_out = ("noise", "warm_up")
+
     def __init__(
         self,
         model: nn.Module,
@@ -174,7 +176,7 @@ class KTiedVON(PriceOptimizer):
         fisher: Fisher = "empirical",
         **options: Any,
     ) -> None:
-        leave_out("KTiedVON", options, ("noise", "warm_up"), "draws whole weights, from the first step on")
+        leave_out("KTiedVON", options, self.left_out, "draws whole weights, from the first step on")
         rule = KTiedVONRule(rank, betas, curvature_from, init_curvature, extra_damping, max_kl)
         super().__init__(model, rule, n_data=n_data, lr=lr, fisher=fisher, **options)
 

@@ -17,6 +17,7 @@ from bayesrule.optim.rule import (
     Rule,
     State,
     Task,
+    check_decay,
     check_not_negative,
     check_rate,
     ema_rate,
@@ -47,7 +48,8 @@ class NaturalGradientRule(Rule):
 
     def __post_init__(self) -> None:
         check_rate("beta", self.beta)
-        check_not_negative(momentum=self.momentum, extra_damping=self.extra_damping, max_kl=self.max_kl)
+        check_decay("momentum", self.momentum)
+        check_not_negative(extra_damping=self.extra_damping, max_kl=self.max_kl)
 
     @abstractmethod
     def absorb(self, state: Any, message: Message, damping: Tensor, rate: Number, *, refresh: bool) -> Any:

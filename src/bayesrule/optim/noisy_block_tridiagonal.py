@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayesrule.curvature import Tapped, cross_moments, fan_in_moment, fan_out_moment
 from bayesrule.optim.natural_gradient import NaturalGradientOptimizer, NaturalGradientRule, NaturalState
@@ -124,3 +125,6 @@ class NoisyBlockTridiagonal(NaturalGradientOptimizer):
     """
 
     rule_type = NoisyBlockTridiagonalRule
+
+    def __init__(self, model: nn.Module, *, n_data: int, **options: Any) -> None:
+        super().__init__(model, n_data=n_data, **options)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayesrule.curvature import Tapped, fan_in_moment, fan_out_moment, squared_gradients
 from bayesrule.optim.kronecker_inverse import EigenInverse
@@ -83,3 +84,6 @@ class NoisyEKFAC(NaturalGradientOptimizer):
     """
 
     rule_type = NoisyEKFACRule
+
+    def __init__(self, model: nn.Module, *, n_data: int, **options: Any) -> None:
+        super().__init__(model, n_data=n_data, **options)

@@ -95,5 +95,5 @@ class NoisyFull(NaturalGradientOptimizer):
 
     rule_type = NoisyFullRule
 
-    def __init__(self, model: nn.Module, *, max_entries: int = 20_000, **options: Any) -> None:
-        super().__init__(model, rule_options={"max_entries": max_entries}, **options)
+    def __init__(self, model: nn.Module, *, n_data: int, max_entries: int = 20_000, **options: Any) -> None:
+        super().__init__(model, n_data=n_data, rule_options={"max_entries": max_entries}, **options)

@@ -122,5 +122,5 @@ class NoisyKFAC(NaturalGradientOptimizer):
 
     rule_type = NoisyKFACRule
 
-    def __init__(self, model: nn.Module, *, damping: Damping = "factored", **options: Any) -> None:
-        super().__init__(model, rule_options={"damping": damping}, **options)
+    def __init__(self, model: nn.Module, *, n_data: int, damping: Damping = "factored", **options: Any) -> None:
+        super().__init__(model, n_data=n_data, rule_options={"damping": damping}, **options)

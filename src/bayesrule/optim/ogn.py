@@ -62,7 +62,7 @@ class GaussNewtonOptimizer(PosteriorOptimizer):
         model: nn.Module,
         *,
         n_data: int,
-        lr: float = 1e-3,
+        lr: float = 0.05,
         betas: tuple[float, float] = (0.9, 0.999),
         extra_damping: float = 0.0,
         max_kl: float | None = 0.01,
@@ -95,6 +95,8 @@ class OGN(GaussNewtonOptimizer):
 
     rule_type = OGNRule
 
-    def __init__(self, model: nn.Module, **options: Any) -> None:
-        leave_out("OGN", options, ("noise", "mirrored"), "takes its gradients at the mean, without noise")
-        super().__init__(model, **options)
+    left_out = ("noise", "mirrored")
+
+    def __init__(self, model: nn.Module, *, n_data: int, **options: Any) -> None:
+        leave_out("OGN", options, self.left_out, "takes its gradients at the mean, without noise")
+        super().__init__(model, n_data=n_data, **options)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from bayesrule.errors import Unsupported
+from bayesrule.errors import InvalidArgument, Unsupported
 from bayesrule.optim.rule import PriorTerm
 from bayesrule.posteriors import DiagonalCovariance, GaussianPosterior
 from bayesrule.priors import DiagonalNormal, HeNormal, Normal, Prior
@@ -66,10 +66,22 @@ class PriorTerms:
         return {name: {"precision": each.precision, "mean": each.mean, **self._kept[name]}
                 for name, each in self.current.items()}  # fmt: skip
 
-    def load(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """The inverse of `state`."""
+    def fitting(self, state: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
+        """What `load` takes, from what `state` gave; refused where that was another prior's."""
         for name, kept in self._kept.items():
-            found = {key: value.to(self.current[name].precision) for key, value in state[name].items()}
+            given = sorted(state.get(name, ()))
+            if set(given) != {"precision", "mean", *kept}:
+                raise InvalidArgument(
+                    f"The saved state has another prior than {type(self.prior).__name__}", got=given,
+                    remedy="Make the optimizer with the prior it was saved with. Nothing was loaded.",
+                )  # fmt: skip
+        return {name: {key: value.to(self.current[name].precision) for key, value in state[name].items()}
+                for name in self._kept}  # fmt: skip
+
+    def load(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """The inverse of `state`, once it is `fitting`."""
+        for name, kept in self._kept.items():
+            found = state[name]
             self.current[name] = DiagonalNormal(found["mean"], found["precision"])
             self._kept[name] = {key: found[key] for key in kept}
         self._terms = {}

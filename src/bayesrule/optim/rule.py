@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar
 
 import torch
@@ -175,14 +176,20 @@ def no_count(mean: Tensor, event_dim: int) -> Tensor:
     return torch.zeros(mean.shape[: mean.ndim - event_dim], dtype=torch.int64, device=mean.device)
 
 
-def check_rate(name: str, value: float) -> None:
+def check_rate(name: str, value: object) -> None:
     """Refuse what is no weight of an average."""
-    if not 0 < value <= 1:
-        raise InvalidArgument(f"{name} lies in (0, 1]", got=value)
+    if not isinstance(value, Real) or not 0 < float(value) <= 1:
+        raise InvalidArgument(f"{name} lies in (0, 1]", got=repr(value))
 
 
-def check_not_negative(**values: float | None) -> None:
+def check_decay(name: str, value: object) -> None:
+    """Refuse what is no share of the past."""
+    if not isinstance(value, Real) or not 0 <= float(value) < 1:
+        raise InvalidArgument(f"{name} lies in [0, 1)", got=repr(value))
+
+
+def check_not_negative(**values: object) -> None:
     """Refuse negative hyper-parameters; None means none."""
     for name, value in values.items():
-        if value is not None and not value >= 0:
-            raise InvalidArgument(f"{name} must not be negative", got=value)
+        if value is not None and (not isinstance(value, Real | Tensor) or not float(value) >= 0):
+            raise InvalidArgument(f"{name} is a number, and must not be negative", got=repr(value))

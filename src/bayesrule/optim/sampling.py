@@ -277,10 +277,11 @@ class SamplingHolder(PosteriorHolder):
 
     def _checked_fisher(self, fisher: Fisher | None) -> Fisher:
         if fisher is None and self.likelihood is None and self.rule.taps:
+            above = type(self).__mro__[: type(self).__mro__.index(SamplingHolder)]
             warnings.warn(
                 f"{type(self).__name__} has no likelihood to sample targets from and uses the empirical Fisher of the "
                 'loss. Give likelihood=…, or fisher="empirical" to say that this is meant.',
-                stacklevel=5,
+                stacklevel=3 + sum("__init__" in vars(kind) for kind in above),
             )
         fisher = fisher or ("sampled" if self.likelihood is not None else "empirical")
         if fisher not in get_args(Fisher):

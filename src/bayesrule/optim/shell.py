@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,24 +11,17 @@ from torch import Tensor, nn
 from bayesrule.curvature import Fisher
 from bayesrule.errors import InvalidArgument
 from bayesrule.likelihoods import GaussianGammaNoise, Likelihood
+from bayesrule.optim.arguments import check_known, check_numbers
 from bayesrule.optim.buffers import copy_all, differences
 from bayesrule.optim.capture import Capture, curvatures_moved_in
 from bayesrule.optim.intervals import check_count, due
 from bayesrule.optim.messages import Alone, Exchange, Gathered, Landing, Messages, Residuals, finite_check, sum_of_sizes
-from bayesrule.optim.plain import PlainState, adam_update
+from bayesrule.optim.moved import Moved
+from bayesrule.optim.plain import adam_update
 from bayesrule.optim.rule import Message, Rule
 from bayesrule.optim.sampling import Noise, SamplingHolder
 from bayesrule.posteriors import GaussianPosterior
 from bayesrule.priors import Normal, Prior
-
-
-@dataclass(frozen=True)
-class Moved:
-    """What a step has found: means of parameters, and states of groups and of parameters without a posterior."""
-
-    means: dict[str, Tensor]
-    states: dict[str, Any]
-    plain_states: dict[str, PlainState]
 
 
 class PosteriorOptimizer(SamplingHolder):
@@ -62,6 +54,8 @@ class PosteriorOptimizer(SamplingHolder):
             work as others before: the same numbers, from fewer launches. Steps with new inverses are done as they come.
     """
 
+    left_out: ClassVar[tuple[str, ...]] = ()
+    """Options that make no sense for one optimizer."""
     found_inf: Tensor
     grad_scale: Tensor | None
     _step_supports_amp_scaling = True  # gradient scaling then leaves it to step() to skip, which drops the messages
@@ -88,9 +82,13 @@ class PosteriorOptimizer(SamplingHolder):
         param_groups: Sequence[Mapping[str, Any]] = (),
         seed: int | None = None,
         capturable: bool = False,
+        **unknown: Any,
     ) -> None:
+        check_known(type(self), unknown, self.left_out)
+        check_numbers(n_data, lr, plain_lr, kl_weight, noise_lr)
         super().__init__(
-            model, rule, n_data=n_data, lr=lr, prior=prior or Normal(1.0), likelihood=likelihood, kl_weight=kl_weight,
+            model, rule, n_data=n_data, lr=lr, prior=Normal(1.0) if prior is None else prior,
+            likelihood=likelihood, kl_weight=kl_weight,
             fisher=fisher, fisher_samples=fisher_samples, T_stats=T_stats, noise=noise, mirrored=mirrored,
             plain=plain, plain_lr=plain_lr, param_groups=param_groups, seed=seed, capturable=capturable,
         )  # fmt: skip
@@ -101,7 +99,10 @@ class PosteriorOptimizer(SamplingHolder):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update from the messages of the blocks since the last step; a closure is evaluated at a draw first."""
+        """One update from the messages of the blocks since the last step; a closure is evaluated at a draw first.
+
+        A step that is refused drops these blocks and changes nothing else: the next one is from the blocks after it.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad(), self.sampled_params():
@@ -112,20 +113,30 @@ class PosteriorOptimizer(SamplingHolder):
                 got="no gradient from sampled_params" if self._block is None else "a block that has not ended",
                 remedy="with opt.sampled_params(): opt.zero_grad(); loss_fn(net(x), y).backward()",
             )
+        try:
+            self._step()
+        except Exception:
+            self.zero_grad()  # else the same blocks would be refused for ever
+            for name in ("found_inf", "grad_scale"):  # which the scaler removes only after a step that returns
+                self.__dict__.pop(name, None)
+            raise
+        finally:
+            self._pending, self._loss_scale = Gathered(), None
+        return loss
+
+    def _step(self) -> None:
         if self._overflowed():
             self.skipped_steps += 1
-        else:
-            with self._full_precision():
-                self._set_rates()
-                refresh = due(self.steps + 1, self.T_inv)
-                new = refresh and (self.rule.inverts or not self.priors.fixed)
-                if self._capture is None or new or not isinstance(self.exchange, Alone):
-                    self._apply(refresh)
-                else:
-                    self._replay(self._capture)
-            self.steps += 1
-        self._pending, self._loss_scale = Gathered(), None
-        return loss
+            return
+        with self._full_precision():
+            self._set_rates()
+            refresh = due(self.steps + 1, self.T_inv)
+            new = refresh and (self.rule.inverts or not self.priors.fixed)
+            if self._capture is None or new or not isinstance(self.exchange, Alone):
+                self._apply(refresh)
+            else:
+                self._replay(self._capture)
+        self.steps += 1
 
     def _overflowed(self) -> bool:
         """Whether gradient scaling found infinities; if not, gradients are brought back to their scale."""
@@ -134,7 +145,6 @@ class PosteriorOptimizer(SamplingHolder):
             return False
         own = self.rule.from_draws or (self.fisher == "empirical" and self.rule.taps)
         if own and self._loss_scale is None:
-            del self.found_inf, self.grad_scale  # the scaler removes them only after a step that returns
             raise InvalidArgument(
                 "The curvature is made of the loss's own gradients, which a gradient scaler has scaled",
                 remedy="with opt.sampled_params(loss_scale=scaler.get_scale()): …",
@@ -190,7 +200,8 @@ class PosteriorOptimizer(SamplingHolder):
             wrong = [n for n, p in self.trained.items() if p.grad is not None and not bool(p.grad.isfinite().all())]
             raise InvalidArgument(
                 "A gradient is not finite", got=wrong,
-                remedy="Nothing was changed. Drop it by opt.zero_grad(); lower lr, or clip, if it happens again.",
+                remedy="The blocks since the last step were dropped, and nothing was changed: go on with the next "
+                "batch; lower lr, or clip, if it happens again.",
             )  # fmt: skip
 
     def _apply(self, refresh: bool) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
 
 from bayesrule.optim.ogn import GaussNewtonOptimizer, GaussNewtonRule
 
@@ -41,3 +44,6 @@ class VOGN(GaussNewtonOptimizer):
     """
 
     rule_type = VOGNRule
+
+    def __init__(self, model: nn.Module, *, n_data: int, **options: Any) -> None:
+        super().__init__(model, n_data=n_data, **options)

@@ -47,4 +47,4 @@ def check_matrix(mean: Tensor, family: str) -> tuple[int, int]:
 def check_positive(name: str, value: float) -> None:
     """Refuse a scale that is not a positive, finite number."""
     if not 0 < value < float("inf"):
-        raise InvalidArgument(f"{name} must be a positive, finite number", got=value)
+        raise InvalidArgument(f"{name} must be a positive, finite number", got=value, remedy="Give one such as 1.0.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.errors import InvalidArgument, Unsupported
+from bayesrule.linalg import MatrixView
 from bayesrule.posteriors.covariance import CovarianceOperator
 from bayesrule.posteriors.diagonal import Diagonal, DiagonalCovariance
 from bayesrule.posteriors.eigen_kronecker import EigenKroneckerCovariance
@@ -23,6 +25,7 @@ from bayesrule.posteriors.posterior import Posterior
 from bayesrule.posteriors.tied_factors import nearest_in_kl, nearest_in_moments
 
 By = Literal["kl", "moments"]
+KNOWN = 'Diagonal(), KTied(rank), MatrixNormal(), Full() or "kronecker"'
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,14 @@ def project(posterior: Posterior, onto: Family | Literal["kronecker"], by: By = 
     posteriors have closed forms or flip-flop to the optimum; k-tied ones go down monotonically to a local one.
 
     Args:
-        posterior: p, without batch dimensions.
+        posterior: p, without batch dimensions. Families of matrices take a matrix, or the vector of one weight's:
+            ``posterior.marginal(name)`` of a posterior of several.
         onto: `br.Diagonal()`, `br.KTied(rank)`, `br.MatrixNormal()`, `br.Full()`; or ``"kronecker"``: a free spectrum
             in the eigenbases of the matrix normal's factors.
         by: Which way the KL is taken.
     """
+    _check_family(onto)
+    _check_posterior(posterior)
     if not isinstance(posterior, GaussianPosterior):
         raise Unsupported("Only Gaussian posteriors are projected", got=posterior.structure)
     if by not in ("kl", "moments"):
@@ -72,6 +78,8 @@ def project(posterior: Posterior, onto: Family | Literal["kronecker"], by: By = 
             "A projection is of one posterior", got=f"a batch of shape {tuple(posterior.mean.shape)}",
             remedy="Project its members one by one.",
         )  # fmt: skip
+    if isinstance(onto, KTied | MatrixNormal) or onto == "kronecker":
+        posterior = _as_matrix(posterior)
     source = posterior.covariance
     found = _nearest(source, onto, by)
     ratios = found.diagonal().sqrt() / source.diagonal().sqrt()
@@ -87,11 +95,6 @@ def _nearest(source: CovarianceOperator, onto: Family | str, by: By) -> Covarian
         return DiagonalCovariance(variance.sqrt(), source.event_dim)
     if isinstance(onto, Full):
         return FullCovariance(torch.linalg.cholesky(dense(source)), tuple(source.event_shape))
-    if source.event_dim != 2:
-        raise InvalidArgument(
-            "This family is one of matrices", got=f"an event of shape {tuple(source.event_shape)}",
-            remedy="Use posterior.marginal(name), or Diagonal or Full.",
-        )  # fmt: skip
     if isinstance(onto, KTied) and isinstance(source, KTiedCovariance) and source.fan_in_factor.shape[-1] <= onto.rank:
         return source
     if isinstance(onto, KTied):
@@ -104,10 +107,45 @@ def _nearest(source: CovarianceOperator, onto: Family | str, by: By) -> Covarian
         return _matrix_normal(source, by)
     if onto == "kronecker":
         return _kronecker(source, by)
-    raise Unsupported(
-        "There is no projection onto this family", got=onto,
-        remedy='Use Diagonal(), KTied(rank), MatrixNormal(), Full() or "kronecker".',
-    )  # fmt: skip
+    raise Unsupported("There is no projection onto this family", got=onto, remedy=f"Use {KNOWN}.")
+
+
+def _check_family(onto: object) -> None:
+    if isinstance(onto, Family) or (isinstance(onto, str) and onto == "kronecker"):
+        return
+    got = f"the class {onto.__name__}, not one of its members" if isinstance(onto, type) else repr(onto)
+    raise InvalidArgument("There is no such family to project onto", got=got, remedy=f"Use {KNOWN}.")
+
+
+def _check_posterior(posterior: object) -> None:
+    if not isinstance(posterior, Posterior):
+        names = f" of {', '.join(map(repr, posterior))}" if isinstance(posterior, Mapping) else ""
+        raise InvalidArgument(
+            "A projection is of one posterior", got=f"a {type(posterior).__name__}{names}",
+            remedy='Take one: br.project(br.posteriors(model)["name"], …).',
+        )  # fmt: skip
+
+
+def _as_matrix(posterior: GaussianPosterior) -> GaussianPosterior:
+    """The same with a matrix as event: a weight alone may be the vector of its matrix, as cut from a larger vector."""
+    source, parts = posterior.covariance, posterior.parts
+    if source.event_dim == 2:
+        return posterior
+    weights = [part.name for part in parts if isinstance(part.layout, MatrixView)]
+    if len(parts) != 1 or not isinstance(parts[0].layout, MatrixView):
+        whole = f"of {', '.join(part.name for part in parts)}" if parts else ""
+        marginal = f"Project one weight, posterior.marginal({weights[0]!r}), or use" if weights else "Use"
+        raise InvalidArgument(
+            "This family is one of matrices", got=f"an event of shape {tuple(source.event_shape)} {whole}".rstrip(),
+            remedy=f"{marginal} Diagonal() or Full().",
+        )  # fmt: skip
+    shape = parts[0].layout.fan_in, parts[0].layout.fan_out
+    viewed: CovarianceOperator
+    if source.independent:
+        viewed = DiagonalCovariance(source.diagonal().sqrt().reshape(shape))
+    else:
+        viewed = FullCovariance(torch.linalg.cholesky(dense(source)), shape)
+    return GaussianPosterior(posterior.mean.reshape(shape), viewed, parts)
 
 
 def _matrix_normal(source: CovarianceOperator, by: By) -> MatrixNormalCovariance:

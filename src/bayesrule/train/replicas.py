@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 
 import torch
 from jaxtyping import Float
@@ -83,6 +84,7 @@ class Replicas:
         start: Start = "linear",
         capture: bool | None = None,
     ) -> None:
+        _check_kinds(x, y, rule, hidden, seeds)
         if x.ndim != 3 or y.ndim != 3 or x.shape[:2] != y.shape[:2] or len(seeds) != len(x):
             raise ShapeMismatch(
                 "Inputs and targets are (replicas, rows, …), with a seed for each replica",
@@ -246,6 +248,25 @@ class ReplicaPredictive:
         """One replica's, as `br.predict` would return it."""
         likelihood = GaussianGammaNoise(*(each[replica].reshape(()) for each in (self.noise.shape, self.noise.rate)))
         return Predictive(self.outputs[:, replica], likelihood)
+
+
+def _check_kinds(x: object, y: object, rule: object, hidden: object, seeds: object) -> None:
+    for name, value in (("x", x), ("y", y)):
+        if not isinstance(value, Tensor):
+            raise InvalidArgument(f"{name} is one tensor for all replicas", got=type(value).__name__)
+    if not isinstance(rule, Rule):
+        raise InvalidArgument(
+            "rule is the algorithm of the replicas", got=repr(rule),
+            remedy="Give a rule such as bayesrule.optim.NoisyKFACRule(), not its name or an optimizer.",
+        )  # fmt: skip
+    for name, value in (("hidden", hidden), ("seeds", seeds)):
+        if not isinstance(value, Collection) or not all(isinstance(each, Integral) for each in value):
+            raise InvalidArgument(
+                f"{name} is a sequence of whole numbers", got=repr(value),
+                remedy=f"Write {name}=({value},)." if isinstance(value, Integral) else "",
+            )  # fmt: skip
+    if isinstance(hidden, Collection) and any(width < 1 for width in hidden):
+        raise InvalidArgument("Hidden layers have at least one unit", got=repr(hidden))
 
 
 def _with_ones(x: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ class NoisyKFACDynamics(DynamicsModel):
     def _train(self, batches: Iterator[tuple[Tensor, Tensor]], n_data: int) -> None:
         before, self.optimizer = self.optimizer.state_dict(), self._holder(n_data)
         before["posterior"]["likelihood"] = dict(self.optimizer.likelihood.state_dict())  # type: ignore[union-attr]
+        before["posterior"]["n_data"] = n_data
         self.optimizer.load_state_dict(before)
         for x, y in batches:
             with self.optimizer.sampled_params():

@@ -1,0 +1,75 @@
+"""Whether a saved state fits an optimizer: asked before anything of it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesrule.errors import InvalidArgument
+from bayesrule.random import keyed_generator
+
+KEPT = frozenset(("steps", "skipped_steps", "groups", "plain", "masters", "prior", "generators", "seed", "mirror",
+                  "likelihood"))  # fmt: skip
+"""What every saved state has."""
+
+
+def check_saved(state: Any, kind: str, groups: Collection[str], plain: Collection[str], n_data: int) -> None:
+    """Refuse the state of another optimizer, of another network, or of another number of examples."""
+    saved = state.get("posterior") if isinstance(state, Mapping) else None
+    whole = isinstance(saved, Mapping) and set(saved) >= KEPT
+    if saved is None or not whole or set(saved["groups"]) != set(groups) or set(saved["plain"]) != set(plain):
+        shown = sorted(saved["groups"]) if saved is not None and whole else type(state).__name__
+        raise InvalidArgument(
+            f"This is not the state of a {kind} of this network", got=shown,
+            remedy="Make the optimizer with the network and arguments it was saved with. Nothing was loaded.",
+        )  # fmt: skip
+    if saved.get("n_data", n_data) != n_data:
+        raise InvalidArgument(
+            f"The state was saved with n_data={saved['n_data']}, and this {kind} has n_data={n_data}",
+            got=saved["n_data"], remedy=f"Make the optimizer with n_data={saved['n_data']}; or, if the data have "
+            f'changed, say so by state["posterior"]["n_data"] = {n_data}. Nothing was loaded.',
+        )  # fmt: skip
+
+
+def check_options(state: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], names: Collection[str]) -> None:
+    """Refuse param groups of other sizes, or without an option that a rule needs."""
+    saved = state["param_groups"]
+    sizes, own = ([len(group["params"]) for group in each] for each in (saved, groups))
+    if sizes != own:
+        raise InvalidArgument(
+            "The saved state has other param groups", got=f"{sizes} parameters, where here are {own}",
+            remedy="Make the optimizer with the same param_groups and plain. Nothing was loaded.",
+        )  # fmt: skip
+    missing = sorted({name for group in saved for name in names if name not in group})
+    if missing:
+        raise InvalidArgument(
+            "The saved state is of another algorithm: its param groups lack options", got=missing,
+            remedy="Make the optimizer of the class it was saved from. Nothing was loaded.",
+        )  # fmt: skip
+
+
+def check_tensors(likelihood: nn.Module, saved: Mapping[str, Any]) -> None:
+    """Refuse the tensors of another likelihood."""
+    have, given = ({name: tuple(value.shape) for name, value in each.items() if isinstance(value, Tensor)}
+                   for each in (likelihood.state_dict(), saved))  # fmt: skip
+    if have != given:
+        raise InvalidArgument(
+            f"The saved state has another likelihood than {type(likelihood).__name__}", got=given,
+            remedy="Make the optimizer with the likelihood it was saved with. Nothing was loaded.",
+        )  # fmt: skip
+
+
+def own_generator(device: torch.device, seed: int) -> torch.Generator:
+    """An optimizer's stream of noise on a device."""
+    return keyed_generator(device, seed, "optimizer", str(device.type))
+
+
+def restored_generators(saved: Mapping[str, Tensor], seed: int) -> dict[torch.device, torch.Generator]:
+    """Streams that go on where they were."""
+    generators = {torch.device(name): own_generator(torch.device(name), seed) for name in saved}
+    for name, state in saved.items():
+        generators[torch.device(name)].set_state(state.cpu())
+    return generators
