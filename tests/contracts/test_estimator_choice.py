@@ -130,11 +130,11 @@ def test_work_has_its_price() -> None:
 
 CHOICES = [
     # Mean-field, 1024²: a drawn entry costs a normal, 300, and 9 passes, at twice 90 each: 1,920. For each entry of the
-    # weight, B rows of local noise cost 3 passes, 540, 6B for the products, and at B = 128 about 140 for 128·1024
-    # normals and passes over inputs and outputs: 1,450. At B = 256 it is 540 + 1,536 + 330.
+    # weight, B rows of local noise cost 5 passes, 900, 6B for the products, and at B = 128 about 140 for 128·1024
+    # normals and passes over inputs and outputs: 1,810. At B = 256 it is 900 + 1,536 + 330.
     (br.Diagonal(), (1024, 1024, 128), LocalReparam()),
     (br.Diagonal(), (1024, 1024, 256), WeightSample()),
-    # 256²: 300 + 9·90 = 1,110 beside 270 + 6·32 + 170, and beside 270 + 6·128 + 510.
+    # 256²: 300 + 9·90 = 1,110 beside 450 + 6·32 + 170, and beside 450 + 6·128 + 510.
     (br.Diagonal(), (256, 256, 32), LocalReparam()),
     (br.Diagonal(), (256, 256, 128), WeightSample()),
     # 2-tied, 1024²: 1,920 beside the products with 3 pairs, 36 at B = 1024, a normal, and four passes: 36 + 300 + 720.

@@ -41,5 +41,5 @@ def mean_field_projection(fan_in: int, fan_out: int, contraction: Contraction, x
     outputs = rows * fan_out
     products = 0 if contraction.picks_rows else PRODUCTS * outputs * fan_in
     # a dense layer is one node; a convolution gives the gradient of σ² in another order
-    squares, others = (3, 4) if contraction.is_product else (11, 5)
+    squares, others = (5, 4) if contraction.is_product else (11, 5)
     return Work(outputs, products, ((squares, fan_in * fan_out), (others, x.numel()), (others, outputs)))
