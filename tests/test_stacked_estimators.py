@@ -22,7 +22,7 @@ from bayesrule.train.stacked import StackedMembers
 from bayesrule.train.tabular import TabularModel, fit_table
 from tabular_cases import SETTINGS, table
 
-INPUTS, OUTPUTS, MEMBERS, ROWS = 4, 3, 2, 5
+INPUTS, OUTPUTS, MEMBERS, ROWS = 3, 4, 2, 5
 INDEPENDENT: list[Family] = [br.Diagonal(0.1), br.KTied(2, 0.1)]
 CORRELATED: list[Family] = [br.MatrixNormal(0.1), br.MatrixNormalDiagonal("kronecker", 0.1), br.Full(0.1)]
 ANY = [br.LocalReparam(), br.WeightSample(), br.Auto()]
