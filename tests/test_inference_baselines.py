@@ -145,6 +145,19 @@ def test_hmc_on_other_data_of_the_same_shape_is_compiled_once() -> None:
         assert any(not torch.equal(first[name], again[name]) for name in again)
 
 
+@needs_numpyro
+def test_hmc_forgets_its_programs_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some dozens of runs that kept all they loaded would end in a lack of memory."""
+    module = sys.modules["bayesrule.inference.hmc"]
+    monkeypatch.setattr(module, "RUNS", 2)
+    module._made.cache_clear()
+    kept = []
+    for _ in range(3):
+        hmc(nn.Linear(1, 1), randn(4, 1), randn(4, 1), chains=2, warmup=5, draws=4)
+        kept.append((module._made.cache_info().misses, module._made.cache_info().hits))
+    assert kept == [(1, 0), (1, 1), (1, 0)]
+
+
 def test_hmc_refuses_what_it_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y, net = randn(8, 2), randn(8, 1), nn.Linear(2, 1)
     with pytest.raises(br.errors.Unsupported, match="linear layers and plain activations"):

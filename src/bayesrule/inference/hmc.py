@@ -22,8 +22,9 @@ ACTIVATIONS: dict[type[nn.Module], str] = {
 }  # fmt: skip
 """Activations, all without options, and their names in `jax.nn`."""
 CONVERGED = 1.05
-COMPILED = 16
-"""Programs that are kept: to compile one takes far longer than to run a small one; each takes memory."""
+RUNS = 32
+"""For so many runs programs are kept: to compile one takes far longer than to run a small one. Every run loads some
+anew, and takes of the memory that programs may have."""
 Weights = Mapping[str, Any]
 
 
@@ -231,8 +232,9 @@ def _folder() -> TemporaryDirectory[str]:
 
 
 def _sampler(program: _Program) -> Any:
-    """The program's, compiled if it ran before; all are forgotten where there would be too many."""
-    if _made.cache_info().currsize >= COMPILED:
+    """The program's, compiled if it ran not long before."""
+    used = _made.cache_info()
+    if used.hits + used.misses >= RUNS:
         _made.cache_clear()
         _packages()[0].clear_caches()
     return _made(program)
