@@ -26,6 +26,7 @@ TITLES = {
     "estimator-choice": "Local noise, a drawn weight, and which of them Auto takes",
     "matrix-normal-step": "A training step with a matrix normal posterior beside a diagonal one's",
     "ktied-layer": "Training steps with k-tied dense layers beside the point estimate's",
+    "ktied-layer/cuda/compiled": "Small k-tied layers left to a compiler, which was tried",
     "optimizer-steps": "Steps of posterior optimizers beside AdamW's",
     "bench/cpu": "Speed and memory on a CPU, beside other libraries",
     "blr/uncertainty/adafactor": "Adafactor beside AdamW on MNIST",

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule.kernels import ktied_layer, noisy_layers, seeded
+from bayesrule.kernels import diagonal_layer, ktied_layer, seeded
 
 FAMILIES = br.Diagonal(0.3), br.MatrixNormalDiagonal("kronecker", 0.3)
 
@@ -15,7 +15,7 @@ def main() -> None:
     """Print how many operators with noise from a seed the compiled graph of each family has."""
     torch.set_num_threads(1)
     seeded.has_kernels = lambda _: True  # as on a GPU; the operators themselves stay plain
-    for module in (noisy_layers, ktied_layer):
+    for module in (diagonal_layer, ktied_layer):
         module.ordinary_on_cpu = lambda *_: False
     for family in FAMILIES:
         bnn = br.bayesianize(nn.Linear(7, 5), family, br.Normal(0.5), br.LocalReparam(), bias="point")

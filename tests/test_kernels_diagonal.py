@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,17 +11,7 @@ from bayesrule.estimators import LocalReparam
 from bayesrule.kernels.diagonal_linear import diagonal_linear, diagonal_linear_reference
 from bayesrule.posteriors.diagonal import DiagonalCovariance
 from bayesrule.priors import kl_divergence
-
-
-def slopes(output: Tensor, inputs: Any) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    cotangent = torch.randn(output.shape, generator=generator).to(output)
-    return list(torch.autograd.grad(output, list(inputs), cotangent, retain_graph=True))
-
-
-def assert_all_close(got: list[Tensor], want: list[Tensor], tolerance: float = 1e-11) -> None:
-    for mine, theirs in zip(got, want, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
+from kernel_checks import assert_all_close, slopes
 
 
 def layer_inputs(rows: int, fan_in: int, fan_out: int) -> tuple[Tensor, ...]:

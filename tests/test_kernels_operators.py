@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule.cuda_graphs import recording
 from bayesrule.kernels import sum_log_product
 from bayesrule.kernels.divergence_operators import diagonal_value_and_slopes, ktied_value_and_slopes
 from bayesrule.kernels.ktied_linear import ktied_linear_reference
 from bayesrule.kernels.linear_operator import bias_noise, ktied_linear_seeded
 from bayesrule.kernels.operators import HAS_TRITON, fresh_noise_seed, seeded_normals
 from bayesrule.kernels.sums import cast_with_squares
+from kernel_checks import assert_graphs_draw_anew_and_replay_by_seed, assert_relative
 
 SIZES = [(1, 1, 1, 1), (37, 45, 300, 2), (70, 130, 65, 3), (3, 200, 17, 5), (257, 64, 513, 2), (1000, 784, 400, 2)]
 """Rows, fan-in, fan-out and rank: odd ones, smaller and larger than the kernels' blocks."""
@@ -48,11 +48,6 @@ def exact(inputs: list[Tensor], seed: Tensor, cotangent: Tensor) -> tuple[Tensor
         output = output + wide[5].exp() * bias_noise(seed, rows, columns, torch.float64)
     # Variances of zero have no gradient, in either precision, only below the smallest number of float32.
     return output, list(torch.autograd.grad(output, wide, cotangent.double()))
-
-
-def assert_relative(got: Tensor, want: Tensor, tolerance: float) -> None:
-    """To a tolerance relative to the largest entry."""
-    assert (got.double() - want).abs().max() <= tolerance * want.abs().max().clamp_min(1e-30)
 
 
 def test_operators_pass_the_checks_of_torch() -> None:
@@ -215,22 +210,4 @@ def test_a_step_by_kernels_equals_a_step_by_plain_operations(monkeypatch: pytest
 @needs_triton
 def test_graphs_draw_new_noise_and_replay_by_seed() -> None:
     bnn = br.bayesianize(nn.Linear(64, 32), br.KTied(2, init_std=0.1), br.Normal(0.5), br.LocalReparam()).cuda()
-    x = torch.randn(16, 64, device="cuda")
-    with torch.no_grad():
-        stream = torch.cuda.Stream()
-        with torch.cuda.stream(stream):
-            bnn(x)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with recording(graph):
-            output = bnn(x)
-    runs = []
-    for _ in range(2):
-        torch.cuda.manual_seed(7)
-        draws = []
-        for _ in range(3):
-            graph.replay()
-            draws.append(output.clone())
-        runs.append(torch.stack(draws))
-    assert torch.equal(*runs)
-    assert not torch.equal(runs[0][0], runs[0][1])
+    assert_graphs_draw_anew_and_replay_by_seed(bnn)

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from torch import Tensor, nn
 
 import bayesrule as br
 from bayesrule.contractions import Linear
-from bayesrule.cuda_graphs import recording
 from bayesrule.estimators import LocalReparam
 from bayesrule.kernels.operators import HAS_TRITON, fresh_noise_seed, seeded_normals
 from bayesrule.kernels.scaled_noise import add_scaled_noise
@@ -24,6 +22,7 @@ from bayesrule.posteriors.diagonal import DiagonalCovariance
 from bayesrule.posteriors.ktied import KTiedCovariance
 from bayesrule.posteriors.matrix_normal import MatrixNormalCovariance
 from bayesrule.random import FromGenerator, Replay
+from kernel_checks import assert_all_close, assert_graphs_draw_anew_and_replay_by_seed, assert_relative, slopes
 
 SIZES = [(1, 1), (1, 7), (9, 1), (37, 300), (70, 65), (129, 257), (1000, 400)]
 """Rows and columns: odd ones, smaller and larger than the kernels' blocks."""
@@ -54,22 +53,6 @@ def exact_noise(y: Tensor, variance: Tensor, seed: Tensor) -> tuple[list[Tensor]
     none = wide[1] == 0
     std = torch.where(none, 0.0, torch.where(none, 1.0, wide[1]).sqrt())
     return wide, wide[0] + std * noise
-
-
-def slopes(output: Tensor, inputs: Any) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    cotangent = torch.randn(output.shape, generator=generator).to(output)
-    return list(torch.autograd.grad(output, list(inputs), cotangent, retain_graph=True))
-
-
-def assert_all_close(got: list[Tensor], want: list[Tensor], tolerance: float = 1e-11) -> None:
-    for mine, theirs in zip(got, want, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
-
-
-def assert_relative(got: Tensor, want: Tensor, tolerance: float) -> None:
-    """To a tolerance relative to the largest entry."""
-    assert (got.double() - want).abs().max() <= tolerance * want.abs().max().clamp_min(1e-30)
 
 
 @pytest.mark.parametrize("by_row", [False, True])
@@ -113,7 +96,7 @@ def test_a_compiler_sees_one_operator() -> None:
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The layers take their operators, which on a CPU are plain."""
     monkeypatch.setattr("bayesrule.kernels.seeded.has_kernels", lambda _: True)
-    for module in ("noisy_layers", "ktied_layer"):
+    for module in ("diagonal_layer", "ktied_layer"):
         monkeypatch.setattr(f"bayesrule.kernels.{module}.ordinary_on_cpu", lambda *_: False)
 
 
@@ -226,22 +209,4 @@ def test_layers_by_kernels_are_the_formula(family: Family, autocast: bool) -> No
 @pytest.mark.parametrize("family", FAMILIES, ids=repr)
 def test_graphs_draw_new_noise_and_replay_by_seed(family: Family) -> None:
     bnn = br.bayesianize(nn.Linear(64, 32), family, br.Normal(0.5), LocalReparam()).cuda()
-    x = torch.randn(16, 64, device="cuda")
-    with torch.no_grad():
-        stream = torch.cuda.Stream()
-        with torch.cuda.stream(stream):
-            bnn(x)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with recording(graph):
-            output = bnn(x)
-    runs = []
-    for _ in range(2):
-        torch.cuda.manual_seed(7)
-        draws = []
-        for _ in range(3):
-            graph.replay()
-            draws.append(output.clone())
-        runs.append(torch.stack(draws))
-    assert torch.equal(*runs)
-    assert not torch.equal(runs[0][0], runs[0][1])
+    assert_graphs_draw_anew_and_replay_by_seed(bnn)

@@ -22,7 +22,7 @@ from bayesrule.kernels.operators import fresh_noise_seed, seeded_normals
 from bayesrule.kernels.sums import add_multiples
 from bayesrule.priors import kl_divergence
 from bayesrule.random import Replay
-from test_kernels_operators import assert_relative
+from kernel_checks import assert_relative
 
 VIEWS = {"t", "detach", "view", "transpose", "_unsafe_view", "expand", "alias", "select", "unbind", "unsqueeze"}
 ROOM = {"empty", "new_empty", "empty_like"}

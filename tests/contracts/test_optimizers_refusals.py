@@ -189,9 +189,9 @@ def test_an_option_of_the_wrong_kind_is_named(kind, name: str) -> None:
 
 @all_kinds
 def test_unknown_and_missing_options_are_reported_by_the_class_that_was_called(kind) -> None:
-    with pytest.raises(InvalidArgument, match=f"{kind.__name__} has no such option.*Did you mean lr.*likelihood"):
+    with pytest.raises(InvalidArgument, match=f"{kind.__name__} has no such option.*Did you mean 'lr'.*likelihood"):
         make(kind, lrr=0.1)
-    with pytest.raises(InvalidArgument, match="Did you mean kl_weight"):
+    with pytest.raises(InvalidArgument, match="Did you mean 'kl_weight'"):
         make(kind, kl_weigth=0.1)
     with pytest.raises(TypeError, match=rf"^{kind.__name__}\.__init__\(\) missing.*'n_data'"):
         kind(network(3, 2))

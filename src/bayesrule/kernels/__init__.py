@@ -1,10 +1,11 @@
 """Fused or chunked numerical code, each behind a plain signature."""
 
+from bayesrule.kernels.diagonal_layer import diagonal_output
 from bayesrule.kernels.divergence import diagonal_divergence, has_fused_divergence, ktied_divergence
 from bayesrule.kernels.ktied_layer import ktied_output
 from bayesrule.kernels.linear_operator import Bias, BiasLaw
-from bayesrule.kernels.noisy_layers import diagonal_output, scaled_normals
 from bayesrule.kernels.pairs import pair_products
+from bayesrule.kernels.scaled_noise import scaled_normals
 from bayesrule.kernels.seeded import seeded_dtype
 from bayesrule.kernels.sum_log_product import sum_log_product
 from bayesrule.kernels.tap import ParameterTap, StoredParameters

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.kernels.operators import BLOCK_ROWS, has_kernels, seeded_normals
-from bayesrule.kernels.pairs import pair_products, pair_products_backward
+from bayesrule.kernels.pairs import pair_rows, pair_rows_backward
 
 Bias = tuple[Tensor, Tensor | None]
 """The mean of a bias and the logarithms of its standard deviations, None for a bias that is not random."""
@@ -52,16 +52,11 @@ def _linear(
         fan_in, fan_out, spread = triton_noise.prepare(fan_in_logs, fan_out_logs, bias_logs, seed, x.shape[0])
         narrow = triton_noise.add_noise(output, x, fan_in, fan_out, bias, spread, seed)
         return output, narrow, fan_in, fan_out, spread
-    fan_in, fan_out = pair_rows(fan_in_logs, 1.0).contiguous(), pair_rows(fan_out_logs, 2.0).contiguous()
+    fan_in, fan_out = pair_rows(fan_in_logs, 1.0), pair_rows(fan_out_logs, 2.0)
     narrow = x.to(fan_in.dtype).square() @ fan_in.mT
     spread = _spread(output, bias_logs, seed, narrow)
     noise = _std(narrow, fan_out) * _noise(output, seed, narrow.dtype)
     return output.add_(_shifted(noise, bias, spread)), narrow, fan_in, fan_out, spread
-
-
-def pair_rows(logs: Tensor, off_diagonal: float) -> Tensor:
-    """`pair_products` of a factor, as rows, from its logarithm."""
-    return pair_products(logs.exp(), off_diagonal).mT
 
 
 def _std(narrow: Tensor, fan_out_pairs: Tensor) -> Tensor:
@@ -124,17 +119,13 @@ def _linear_backward(
     of_narrow = scaled @ fan_out_pairs.mT
     if of_x:
         input_gradient += wide * (of_narrow @ fan_in_pairs)
-    of_fan_in, of_fan_out = 0.5 * of_narrow.mT @ wide.square(), 0.5 * narrow.mT @ scaled
-    of_logs = _of_logs(fan_in_pairs[:rank], of_fan_in, 1.0), _of_logs(fan_out_pairs[:rank], of_fan_out, 2.0)
+    of_logs = (
+        pair_rows_backward(fan_in_pairs, of_narrow.mT @ wide.square(), rank),
+        pair_rows_backward(fan_out_pairs, narrow.mT @ scaled, rank),
+    )
     bias_gradient = slope.sum(0) if of_bias else narrow.new_empty(0)
     of_bias_logs = bias_gradient * spread if spread.shape[0] else narrow.new_empty(0)
     return input_gradient, weight_gradient, *of_logs, bias_gradient, of_bias_logs
-
-
-def _of_logs(squares: Tensor, gradient: Tensor, off_diagonal: float) -> Tensor:
-    """The gradient in a factor's logarithm, from the squares of its columns and the gradient in its pairs, as rows."""
-    factor = squares.sqrt().mT.contiguous()
-    return pair_products_backward(factor, off_diagonal, gradient.mT) * factor
 
 
 @_linear_backward.register_fake

@@ -19,41 +19,28 @@ def pair_products(factor: Tensor, off_diagonal: float) -> Tensor:
     return torch.cat([factor.square(), *(scaled[..., :-by] * factor[..., by:] for by in apart)], -1)
 
 
-def pair_products_backward(factor: Tensor, off_diagonal: float, gradient: Tensor) -> Tensor:
-    """The gradient in the factor, from that in `pair_products`."""
-    rank = factor.shape[-1]
-    total = factor * gradient[..., :rank] * 2
-    start = rank
-    for by in range(1, rank):
-        part = gradient[..., start : start + rank - by] * off_diagonal
-        total[..., :-by] += part * factor[..., by:]
-        total[..., by:] += part * factor[..., :-by]
-        start += rank - by
-    return total
-
-
 def pair_rows(logs: Tensor, off_diagonal: float) -> Tensor:
-    """`pair_products` of ``exp(logs)``, as rows, on a CPU: ``exp(log f_a + log f_c)``, two matrices' sums at once."""
-    exponents, offsets = _exponents(logs.shape[-1], off_diagonal, logs.dtype)
+    """`pair_products` of ``exp(logs)``, as rows: ``exp(log f_a + log f_c)``, two matrices' sums at once."""
+    exponents, offsets = _exponents(logs.shape[-1], off_diagonal, logs.dtype, logs.device)
     return torch.addmm(offsets, exponents, logs.mT.clamp_min(LEAST_LOG)).exp_()
 
 
 def pair_rows_backward(rows: Tensor, gradient: Tensor, rank: int) -> Tensor:
     """The gradient in the logarithms, from the rows and twice the gradient in them."""
-    return (rows * gradient).mT @ _half_exponents(rank, rows.dtype)
+    return (rows * gradient).mT @ _half_exponents(rank, rows.dtype, rows.device)
 
 
 @lru_cache(maxsize=16)
-def _half_exponents(rank: int, dtype: torch.dtype) -> Tensor:
-    return _exponents(rank, 1.0, dtype)[0] / 2
+def _half_exponents(rank: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return _exponents(rank, 1.0, dtype, device)[0] / 2
 
 
 @lru_cache(maxsize=64)
-def _exponents(rank: int, off_diagonal: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _exponents(rank: int, off_diagonal: float, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """How often each column stands in each pair, and the logarithm of the pair's factor."""
     with torch.inference_mode(False), torch.no_grad():
-        alone = torch.eye(rank, dtype=dtype, device="cpu")
+        alone = torch.eye(rank, dtype=dtype, device=device)
         apart = [alone[:-by] + alone[by:] for by in range(1, rank)]
-        offsets = torch.full((rank * (rank + 1) // 2, 1), math.log(off_diagonal), dtype=dtype, device="cpu")
+        offsets = torch.full((rank * (rank + 1) // 2, 1), math.log(off_diagonal), dtype=dtype, device=device)
         offsets[:rank] = 0
         return torch.cat([2 * alone, *apart]), offsets

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from bayesrule.kernels.operators import has_kernels, seeded_normals
+from bayesrule.kernels.seeded import seed_of
+from bayesrule.random import NoiseSource
 
 
 def add_scaled_noise(y: Tensor, variance: Tensor, seed: Tensor) -> Tensor:
@@ -21,6 +23,12 @@ def add_scaled_noise(y: Tensor, variance: Tensor, seed: Tensor) -> Tensor:
         seed: As of `fresh_noise_seed`.
     """
     return torch.ops.bayesrule.scaled_noise(y, variance.contiguous(), seed)
+
+
+def scaled_normals(variance: Tensor, columns: int, dtype: torch.dtype, noise: NoiseSource) -> Tensor:
+    """``√v ∘ ε`` on a GPU, for the variance of every row and so many columns; ε from a seed."""
+    start = torch.zeros(1, 1, dtype=dtype, device=variance.device).expand(len(variance), columns)
+    return add_scaled_noise(start, variance, seed_of(noise, variance.device))
 
 
 @torch.library.custom_op(

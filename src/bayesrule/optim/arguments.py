@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Collection
 from numbers import Integral, Real
@@ -10,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from bayesrule.data.names import nearest
 from bayesrule.errors import InvalidArgument
 from bayesrule.likelihoods import Likelihood
 from bayesrule.priors import Prior
@@ -64,8 +64,7 @@ def check_known(kind: type, unknown: Collection[str], left_out: Collection[str])
     if not unknown:
         return
     known = [name for name in known_options(kind) if name not in left_out]
-    near = [match for name in unknown for match in difflib.get_close_matches(name, known, n=1, cutoff=0.6)]
-    meant = f"Did you mean {', '.join(dict.fromkeys(near))}? " if near else ""
+    meant = "".join(nearest(name, known) for name in unknown)
     raise InvalidArgument(
         f"{kind.__name__} has no such option", got=", ".join(unknown),
         remedy=f"{meant}Its options are {', '.join(known)}.",

@@ -16,7 +16,6 @@ from bayesrule.likelihoods import Likelihood
 from bayesrule.optim.arguments import check_laws, check_network, check_numbers, check_seed
 from bayesrule.optim.buffers import buffered, counted
 from bayesrule.optim.capture import Capture, recorder
-from bayesrule.optim.checkpoint import check_options, check_saved, check_tensors, own_generator, restored_generators
 from bayesrule.optim.divergence import divergence
 from bayesrule.optim.group import Group, grouped
 from bayesrule.optim.packing import pack, unpack
@@ -25,6 +24,7 @@ from bayesrule.optim.plain import PlainState
 from bayesrule.optim.plan import planned
 from bayesrule.optim.prior_terms import PriorTerms
 from bayesrule.optim.rule import Rule
+from bayesrule.optim.saved_state import check_options, check_saved, check_tensors, own_generator, restored_generators
 from bayesrule.posteriors import DiagonalCovariance, GaussianPosterior, Posterior
 from bayesrule.priors import Prior
 

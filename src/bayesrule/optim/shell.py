@@ -16,8 +16,8 @@ from bayesrule.optim.buffers import copy_all, differences
 from bayesrule.optim.capture import Capture, curvatures_moved_in
 from bayesrule.optim.intervals import check_count, due
 from bayesrule.optim.messages import Alone, Exchange, Gathered, Landing, Messages, Residuals, finite_check, sum_of_sizes
-from bayesrule.optim.moved import Moved
 from bayesrule.optim.plain import adam_update
+from bayesrule.optim.proposed_step import ProposedStep
 from bayesrule.optim.rule import Message, Rule
 from bayesrule.optim.sampling import Noise, SamplingHolder
 from bayesrule.posteriors import GaussianPosterior
@@ -247,7 +247,7 @@ class PosteriorOptimizer(SamplingHolder):
         self._keep(moved)
         yield
 
-    def _moved(self, messages: Messages, refresh: bool) -> Moved:
+    def _moved(self, messages: Messages, refresh: bool) -> ProposedStep:
         """What the rules make of the messages; nothing is changed yet."""
         moved: dict[str, Tensor] = {}
         states, plain_states = dict(self.states), dict(self.plain_states)
@@ -263,9 +263,9 @@ class PosteriorOptimizer(SamplingHolder):
                 self.mean_of(name), plain_states[name], gradient, lr=self.lr_of(name)
             )  # fmt: skip
         kept = {name: value for name, value in moved.items() if self.trained[name].grad is not None}
-        return Moved(kept, states, plain_states)
+        return ProposedStep(kept, states, plain_states)
 
-    def _keep(self, moved: Moved) -> None:
+    def _keep(self, moved: ProposedStep) -> None:
         """New means into the parameters; new states in place of the old ones, or over them where work is captured."""
         torch._foreach_copy_([self.trained[name] for name in moved.means], list(moved.means.values()))
         masters = {name: moved.means[name] for name in self._masters.keys() & moved.means.keys()}

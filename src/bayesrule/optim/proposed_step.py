@@ -11,7 +11,7 @@ from bayesrule.optim.plain import PlainState
 
 
 @dataclass(frozen=True)
-class Moved:
+class ProposedStep:
     """Means of parameters, and states of groups and of parameters without a posterior."""
 
     means: dict[str, Tensor]

@@ -1,4 +1,4 @@
-"""Which code serves local noise of a given variance: for mean-field dense layers, and for matrix normal ones."""
+"""Which code serves a mean-field dense layer: one node on a CPU, one operator on a GPU, or none."""
 
 from __future__ import annotations
 
@@ -46,9 +46,3 @@ def diagonal_output(
     with torch.autocast(x.device.type, enabled=False):  # half precision holds neither σ² nor x²
         variance = rows.to(spread.dtype).square() @ spread.square()
         return add_scaled_noise(rows.to(dtype) @ weight.mT, variance, seed_of(noise, x.device)).reshape(shape)
-
-
-def scaled_normals(variance: Tensor, columns: int, dtype: torch.dtype, noise: NoiseSource) -> Tensor:
-    """``√v ∘ ε`` on a GPU, for the variance of every row and so many columns; ε from a seed."""
-    start = torch.zeros(1, 1, dtype=dtype, device=variance.device).expand(len(variance), columns)
-    return add_scaled_noise(start, variance, seed_of(noise, variance.device))
