@@ -30,6 +30,8 @@ TITLES = {
     "optimizer-steps": "Steps of posterior optimizers beside AdamW's",
     "bench/cpu": "Speed and memory on a CPU, beside other libraries",
     "blr/uncertainty/adafactor": "Adafactor beside AdamW on MNIST",
+    "blr/uncertainty/cifar-10": "Posteriors held by optimizers, and their rivals, on CIFAR-10",
+    "blr/binary/cifar-10": "Binary networks on CIFAR-10",
     "bench/cuda": "Speed and memory on a GPU, beside other libraries",
 }
 """Of results that are not experiments of the package."""
