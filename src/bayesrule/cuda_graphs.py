@@ -1,13 +1,44 @@
-"""Recording of CUDA graphs, safe from Python's garbage collector."""
+"""Recording of CUDA graphs: safe from Python's garbage collector, with lanes for work that need not wait its turn.
+
+A small kernel leaves most of a GPU idle. What a recorded graph has on different lanes runs at the same time.
+"""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
+NOISE, DIVERGENCE = 0, 1
+"""Lanes. Memory of a lane is used again by the same lane only: none may start before what it wrote has been read."""
+
+
+@dataclass
+class _Lanes:
+    """Of a graph that is being recorded."""
+
+    streams: dict[int, torch.cuda.Stream] = field(default_factory=dict)
+
+    def stream(self, lane: int) -> torch.cuda.Stream:
+        if lane not in self.streams:
+            self.streams[lane] = torch.cuda.Stream()
+        return self.streams[lane]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A point in a graph that is being recorded, from which a lane may start."""
+
+    lanes: _Lanes
+    event: torch.cuda.Event
+
+
+_open: list[_Lanes] = []
+"""Of the recording that is going on, if one is. Backward passes run in threads of their own and see it, too."""
 
 
 @contextmanager
@@ -17,7 +48,43 @@ def recording(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
     gc.disable()
     try:
         with torch.cuda.graph(graph, **options):
-            yield
+            _open.append(_Lanes())
+            try:
+                yield
+            finally:
+                _open.pop()
     finally:
         if running:
             gc.enable()
+
+
+def this_moment() -> Moment | None:
+    """Where the recording is; None outside of one."""
+    return Moment(_open[-1], torch.cuda.current_stream().record_event()) if _open else None
+
+
+@contextmanager
+def beside(lane: int, since: Moment | None = None) -> Iterator[Callable[[], None]]:
+    """Work that a recorded graph may do on a lane while it goes on with what follows; in turn outside of a recording.
+
+    What it yields has to be called before anything follows that reads what the work wrote or overwrites what it reads.
+
+    Args:
+        lane: Work on the same lane keeps its order.
+        since: The moment in the recording that the work has to wait for; by default this one.
+    """
+    if not _open:
+        yield _nothing
+        return
+    lanes = _open[-1]
+    main, side = torch.cuda.current_stream(), lanes.stream(lane)
+    if since is None or since.lanes is not lanes:
+        side.wait_stream(main)
+    else:
+        side.wait_event(since.event)
+    with torch.cuda.stream(side):
+        yield lambda: main.wait_stream(side)
+
+
+def _nothing() -> None:
+    pass

@@ -43,6 +43,8 @@ def diagonal_output(
     else:
         weight, logs = layer_tensors(mean, stored, (log_std,), dtype)
         spread = logs.exp()
-    with torch.autocast(x.device.type, enabled=False):  # half precision holds neither σ² nor x²
-        variance = rows.to(spread.dtype).square() @ spread.square()
+    # float16 holds neither σ² nor x²; bfloat16 has float32's range, and its digits are enough for a sum of squares.
+    wide = torch.bfloat16 if dtype == torch.bfloat16 else spread.dtype
+    with torch.autocast(x.device.type, enabled=False):
+        variance = rows.to(wide).square() @ spread.square().to(wide)
         return add_scaled_noise(rows.to(dtype) @ weight.mT, variance, seed_of(noise, x.device)).reshape(shape)

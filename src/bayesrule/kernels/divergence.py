@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesrule.cuda_graphs import DIVERGENCE, beside
 from bayesrule.kernels.divergence_operators import Slopes, diagonal_value_and_slopes, ktied_value_and_slopes
 from bayesrule.kernels.eager import ordinary_on_cpu
 from bayesrule.kernels.operators import has_kernels, takes_kernel
@@ -34,7 +35,9 @@ def diagonal_divergence(
     """
     if tapped is None:
         return _DiagonalDivergence.apply(mean, log_std, centre, precision)
-    value, *slopes = _diagonal(mean.detach(), log_std.detach(), centre, precision)
+    with beside(DIVERGENCE, tapped.since) as done:
+        value, *slopes = _diagonal(mean.detach(), log_std.detach(), centre, precision)
+    done()
 
     def again(gradient: Tensor, parameters: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
         mean, log_std = parameters
@@ -60,7 +63,9 @@ def ktied_divergence(
     mean = tapped[0].detach()
     squares = tapped[1].slopes.squares
     summed = mean if squares is None else squares
-    value, *slopes = _ktied(fan_in_logs.detach(), fan_out_logs.detach(), summed, squares is not None, precision)
+    with beside(DIVERGENCE, tapped[1].since) as done:
+        value, *slopes = _ktied(fan_in_logs.detach(), fan_out_logs.detach(), summed, squares is not None, precision)
+    done()
 
     def again(gradient: Tensor, parameters: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
         mean, fan_in_logs, fan_out_logs = parameters

@@ -9,7 +9,7 @@ from bayesrule.kernels.eager import ordinary_on_cpu
 from bayesrule.kernels.ktied_linear import ktied_linear
 from bayesrule.kernels.linear_operator import Bias, BiasLaw, ktied_linear_seeded
 from bayesrule.kernels.operators import MOST_PAIRS
-from bayesrule.kernels.seeded import seed_of, seeded_dtype
+from bayesrule.kernels.seeded import early_seed, seeded_dtype
 from bayesrule.kernels.tap import StoredParameters, layer_tensors
 from bayesrule.random import FromGenerator, NoiseSource
 
@@ -45,7 +45,7 @@ def ktied_output(
         if bias is not None and (law is None or not _in_float32(law)):
             return None
         weight, fan_in, fan_out = layer_tensors(mean, stored, logs, dtype)
-        seed = seed_of(noise, x.device)
+        seed = early_seed(noise, x.device)
         rows = ktied_linear_seeded(x.flatten(0, -2).to(dtype), weight, fan_in, fan_out, seed, law)
     else:
         return None

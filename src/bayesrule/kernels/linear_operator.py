@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesrule.cuda_graphs import NOISE, beside
 from bayesrule.kernels.operators import BLOCK_ROWS, has_kernels, seeded_normals
 from bayesrule.kernels.pairs import pair_rows, pair_rows_backward
 
@@ -45,13 +46,17 @@ def _linear(
     bias_logs: Tensor | None, seed: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The output, the narrow columns ``x² UU``, the pairs UU and VV as rows, and the bias less its mean."""
-    output = x @ weight.mT
     if has_kernels(x):
         from bayesrule.kernels import triton_noise
 
-        fan_in, fan_out, spread = triton_noise.prepare(fan_in_logs, fan_out_logs, bias_logs, seed, x.shape[0])
-        narrow = triton_noise.add_noise(output, x, fan_in, fan_out, bias, spread, seed)
+        with beside(NOISE) as prepared:
+            fan_in, fan_out, spread = triton_noise.prepare(fan_in_logs, fan_out_logs, bias_logs, seed, x.shape[0])
+            narrow = triton_noise.narrow_columns(x, fan_in)
+        output = x @ weight.mT
+        prepared()
+        triton_noise.add_noise(output, narrow, fan_out, bias, spread, seed)
         return output, narrow, fan_in, fan_out, spread
+    output = x @ weight.mT
     fan_in, fan_out = pair_rows(fan_in_logs, 1.0), pair_rows(fan_out_logs, 2.0)
     narrow = x.to(fan_in.dtype).square() @ fan_in.mT
     spread = _spread(output, bias_logs, seed, narrow)
@@ -103,15 +108,21 @@ def _linear_backward(
     spread: Tensor, seed: Tensor, rank: int, of_x: bool, of_weight: bool, of_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients in x, the weight and the bias, empty where not wanted, and in the logarithms of the factors."""
-    input_gradient = gradient @ weight if of_x and weight is not None else x.new_empty(0)
-    weight_gradient = gradient.mT @ x if of_weight else x.new_empty(0)
-    if has_kernels(x):
+    by_kernels = has_kernels(x)
+    if by_kernels:
         from bayesrule.kernels import triton_noise_gradient
 
-        found = triton_noise_gradient.noise_gradients(
-            gradient, x, narrow, fan_in_pairs, fan_out_pairs, spread, seed, rank,
-            input_gradient if of_x else None, of_bias,
-        )  # fmt: skip
+        with beside(NOISE):
+            partial = triton_noise_gradient.variance_gradient(gradient, narrow, fan_out_pairs, seed, of_bias)
+    input_gradient = gradient @ weight if of_x and weight is not None else x.new_empty(0)
+    if by_kernels:
+        with beside(NOISE) as finished:
+            found = triton_noise_gradient.noise_gradients(
+                partial, x, fan_in_pairs, fan_out_pairs, spread, rank, input_gradient if of_x else None, of_bias
+            )
+    weight_gradient = gradient.mT @ x if of_weight else x.new_empty(0)
+    if by_kernels:
+        finished()
         return input_gradient, weight_gradient, *found
     std, wide, slope = _std(narrow, fan_out_pairs), x.to(narrow.dtype), gradient.to(narrow.dtype)
     scaled = slope * _noise(gradient, seed, narrow.dtype) / std

@@ -19,7 +19,7 @@ def add_scaled_noise(y: Tensor, variance: Tensor, seed: Tensor) -> Tensor:
 
     Args:
         y: (B, n), which may be in half precision.
-        variance: In float32 or more, (B, n), or (B, 1) for one of each row.
+        variance: In bfloat16, float32 or more, (B, n), or (B, 1) for one of each row.
         seed: As of `fresh_noise_seed`.
     """
     return torch.ops.bayesrule.scaled_noise(y, variance.contiguous(), seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from bayesrule.cuda_graphs import NOISE, beside
 from bayesrule.kernels.eager import untransformed
 from bayesrule.kernels.operators import fresh_noise_seed, has_kernels
 from bayesrule.random import FromGenerator, NoiseSource
@@ -31,3 +32,11 @@ def seeded_dtype(x: Tensor, mean: Tensor, noise: NoiseSource, *others: Tensor) -
 def seed_of(noise: NoiseSource, device: torch.device) -> Tensor:
     """A fresh one, from the generator that the noise is from."""
     return fresh_noise_seed(device, noise.generator if isinstance(noise, FromGenerator) else None)
+
+
+def early_seed(noise: NoiseSource, device: torch.device) -> Tensor:
+    """As `seed_of`, on the lane of noise in a recorded graph: for an operator that works there, and waits for it."""
+    if torch.compiler.is_compiling():
+        return seed_of(noise, device)
+    with beside(NOISE):
+        return seed_of(noise, device)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesrule.cuda_graphs import Moment, this_moment
 from bayesrule.errors import InvalidArgument
 from bayesrule.kernels.sums import add_multiples, cast_with_squares
 
@@ -41,11 +42,13 @@ class Tapped:
         tensors: The parameters for a layer, the first in the precision that it asked for.
         link: A number whose gradient is that of the KL: zero on a CPU, elsewhere one that nobody reads.
         slopes: Where the KL leaves what it adds to the parameters' gradients.
+        since: When they were given, in a graph that is being recorded: a KL need not wait for what came after.
     """
 
     tensors: tuple[Tensor, ...]
     link: Tensor
     slopes: KLSlopes
+    since: Moment | None
 
 
 @dataclass
@@ -78,7 +81,7 @@ class ParameterTap:
                 return kept[0]
         slopes = KLSlopes(forget=self._forget)
         *tensors, link = _Tap.apply(slopes, parameters[0].dtype if dtype is None else dtype, *parameters)
-        tapped = Tapped(tuple(tensors), link, slopes)
+        tapped = Tapped(tuple(tensors), link, slopes, this_moment())
         self._kept = tapped, parameters, states
         return tapped
 

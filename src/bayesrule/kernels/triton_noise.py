@@ -26,7 +26,16 @@ from bayesrule.kernels.triton_normals import (
     two_parts,
 )
 
-__all__ = ["add_noise", "four_normals", "has_fast_sines", "normals", "prepare", "row_blocks_of", "rows_of_strip"]
+__all__ = [
+    "add_noise",
+    "four_normals",
+    "has_fast_sines",
+    "narrow_columns",
+    "normals",
+    "prepare",
+    "row_blocks_of",
+    "rows_of_strip",
+]
 
 PADDED = tl.constexpr(16)
 """Pairs of columns, padded to what a matrix unit takes: ranks up to 5."""
@@ -173,10 +182,8 @@ def prepare(
     return *pairs, spread
 
 
-def add_noise(
-    y: Tensor, x: Tensor, fan_in_pairs: Tensor, fan_out_pairs: Tensor, bias: Tensor | None, spread: Tensor, seed: Tensor
-) -> Tensor:
-    """Add noise and bias to ``y`` in place; the narrow columns ``x² UU`` come back. The pairs are rows, of float32."""
+def narrow_columns(x: Tensor, fan_in_pairs: Tensor) -> Tensor:
+    """``x² UU``, of pairs as rows of float32."""
     (b, m), count = x.shape, fan_in_pairs.shape[0]
     blocks = triton.cdiv(b, NARROW_ROWS)
     splits, pieces = 1, triton.cdiv(m, NARROW_BLOCK)
@@ -187,9 +194,14 @@ def add_noise(
         x, fan_in_pairs, narrow, b, m, pieces * NARROW_BLOCK,
         P=count, ROWS=NARROW_ROWS, BLOCK=NARROW_BLOCK, **settings(x),
     )  # fmt: skip
-    narrow = narrow.sum(0) if splits > 1 else narrow[0]
-    _add_noise(y, narrow, fan_out_pairs, bias, spread, seed, count, replace=False)
-    return narrow
+    return narrow.sum(0) if splits > 1 else narrow[0]
+
+
+def add_noise(
+    y: Tensor, narrow: Tensor, fan_out_pairs: Tensor, bias: Tensor | None, spread: Tensor, seed: Tensor
+) -> None:
+    """Add noise and bias to ``y`` in place, from the narrow columns."""
+    _add_noise(y, narrow, fan_out_pairs, bias, spread, seed, fan_out_pairs.shape[0], replace=False)
 
 
 def normals(seed: Tensor, b: int, n: int) -> Tensor:

@@ -197,18 +197,19 @@ def _finish_kernel(
 
 
 def noise_gradients(
-    gradient: Tensor, x: Tensor, narrow: Tensor, fan_in_pairs: Tensor, fan_out_pairs: Tensor, spread: Tensor,
-    seed: Tensor, rank: int, input_gradient: Tensor | None, with_bias: bool,
+    partial: tuple[Tensor, Tensor], x: Tensor, fan_in_pairs: Tensor, fan_out_pairs: Tensor, spread: Tensor, rank: int,
+    input_gradient: Tensor | None, with_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients in the logarithms of the factors, in the bias and in its logarithms, empty where there are none.
 
-    The noise's part of the input's gradient is added in place, if that is wanted.
+    They are made of what `variance_gradient` finds. The noise's part of the input's gradient is added in place, if
+    that is wanted.
     """
-    of_narrow, of_fan_out = _variance_gradient(gradient, narrow, fan_out_pairs, seed, with_bias)
+    of_narrow, of_fan_out = partial
     of_fan_in = fan_in_gradient(x, of_narrow, fan_in_pairs, input_gradient)
-    (m, n), count, block = (x.shape[1], gradient.shape[1]), fan_in_pairs.shape[0], 32
-    bias = narrow.new_empty(n if with_bias else 0)
-    found = narrow.new_empty(m, rank), narrow.new_empty(n, rank), bias, torch.empty_like(spread)
+    (count, m), n, block, like = fan_in_pairs.shape, fan_out_pairs.shape[1], 32, of_narrow
+    bias = like.new_empty(n if with_bias else 0)
+    found = like.new_empty(m, rank), like.new_empty(n, rank), bias, torch.empty_like(spread)
     programs = triton.cdiv(m, block) + triton.cdiv(n, block) + triton.cdiv(bias.numel(), block)
     splits = of_fan_in.shape[0], of_fan_out.shape[0]
     _finish_kernel[(programs,)](
@@ -220,7 +221,7 @@ def noise_gradients(
     return found
 
 
-def _variance_gradient(
+def variance_gradient(
     gradient: Tensor, narrow: Tensor, pairs: Tensor, seed: Tensor, with_bias: bool
 ) -> tuple[Tensor, Tensor]:
     """``h VV``; and ``hᵀ t`` and the bias's gradient, if wanted; as partial sums.

@@ -31,9 +31,9 @@ COLUMNS = 128
 def _variance_of(variance, rows, columns, n, row_ok, ok, BY_ROW: tl.constexpr):
     """Of a tile; one column where all columns of a row share it."""
     if BY_ROW:
-        return tl.load(variance + rows, row_ok, 0.0)[:, None]
+        return tl.load(variance + rows, row_ok, 0.0).to(tl.float32)[:, None]
     else:  # noqa: RET505, Triton compiles one of the two
-        return tl.load(variance + rows[:, None].to(tl.int64) * n + columns[None, :], ok, 0.0)
+        return tl.load(variance + rows[:, None].to(tl.int64) * n + columns[None, :], ok, 0.0).to(tl.float32)
 
 
 @kernel
@@ -109,7 +109,7 @@ def _rows_kernel(
 
 
 def add_noise(y: Tensor, variance: Tensor, seed: Tensor) -> Tensor:
-    """``y + √v ∘ ε`` for a contiguous float32 variance of every entry or, in one column, of every row."""
+    """``y + √v ∘ ε`` for a contiguous variance, in float32 or bfloat16, of every entry or, in one column, of every row."""
     (b, n), out, blocks = y.shape, y.new_empty(y.shape), row_blocks_of(y.shape[0])
     columns = tile_columns(blocks, n)
     _noise_kernel[(blocks, triton.cdiv(n, columns))](

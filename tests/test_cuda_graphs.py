@@ -1,0 +1,64 @@
+"""Lanes of recorded graphs: work beside other work finds what it finds in turn."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import bayesrule as br
+from bayesrule.cuda_graphs import DIVERGENCE, NOISE, beside, recording, this_moment
+
+
+def test_outside_of_a_recording_everything_is_done_in_turn() -> None:
+    done = []
+    assert this_moment() is None
+    with beside(NOISE) as first:
+        done.append("beside")
+    with beside(DIVERGENCE, this_moment()) as second:
+        done.append("beside it")
+    first()
+    second()
+    assert done == ["beside", "beside it"]
+
+
+def _recorded_steps(serial: bool, half: bool, posterior: br.KTied | br.Diagonal) -> list[Tensor]:
+    """Outputs, KLs and gradients of a few replays, which each draw their own noise."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(70, 50), nn.ReLU(), nn.Linear(50, 50), nn.ReLU(), nn.Linear(50, 10)).cuda()
+    bnn = br.bayesianize(net, posterior, br.Normal(0.3), br.LocalReparam()).cuda()
+    x, y = torch.randn(100, 70, device="cuda"), torch.randint(0, 10, (100,), device="cuda")
+
+    def step() -> tuple[Tensor, Tensor]:
+        bnn.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16, enabled=half):
+            nll = F.cross_entropy(bnn(x), y)
+        kl = br.kl(bnn)
+        (nll + kl / 1000).backward()
+        return nll.detach(), kl.detach()
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph) if serial else recording(graph):
+        found = step()
+    torch.cuda.manual_seed(3)
+    kept: list[Tensor] = []
+    for _ in range(20):
+        graph.replay()
+        kept += [each.clone() for each in (*found, *(parameter.grad for parameter in bnn.parameters()))]
+    return kept
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("posterior", [br.KTied(2), br.Diagonal()], ids=["ktied", "mean-field"])
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bf16"])
+def test_lanes_change_nothing(half: bool, posterior: br.KTied | br.Diagonal) -> None:
+    beside_each_other, in_turn = (_recorded_steps(serial, half, posterior) for serial in (False, True))
+    assert all(torch.equal(one, other) for one, other in zip(beside_each_other, in_turn, strict=True))
+    assert not torch.equal(beside_each_other[0], beside_each_other[len(beside_each_other) // 20])
