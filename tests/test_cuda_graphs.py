@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bayesrule as br
-from bayesrule.cuda_graphs import DIVERGENCE, NOISE, beside, recording, this_moment
+from bayesrule.cuda_graphs import DIVERGENCE, NOISE, beside, independent, recording, this_moment
 
 
 def test_outside_of_a_recording_everything_is_done_in_turn() -> None:
@@ -21,6 +21,7 @@ def test_outside_of_a_recording_everything_is_done_in_turn() -> None:
     first()
     second()
     assert done == ["beside", "beside it"]
+    assert independent(lambda: torch.ones(())).item() == 1
 
 
 def _recorded_steps(serial: bool, half: bool, posterior: br.KTied | br.Diagonal) -> list[Tensor]:
@@ -51,8 +52,31 @@ def _recorded_steps(serial: bool, half: bool, posterior: br.KTied | br.Diagonal)
     kept: list[Tensor] = []
     for _ in range(20):
         graph.replay()
-        kept += [each.clone() for each in (*found, *(parameter.grad for parameter in bnn.parameters()))]
+        gradients = [parameter.grad for parameter in bnn.parameters() if parameter.grad is not None]
+        kept += [each.clone() for each in (*found, *gradients)]
     return kept
+
+
+@pytest.mark.gpu
+def test_lanes_without_a_gradient() -> None:
+    """Nothing is saved for a backward pass, and so memory is free for others as soon as a layer is done."""
+    torch.manual_seed(0)
+    net = nn.Sequential(*(nn.Linear(64, 64) for _ in range(6)))
+    bnn = br.bayesianize(net, br.KTied(2), br.Normal(0.3), br.LocalReparam()).cuda().requires_grad_(False)
+    x = torch.randn(4096, 64, device="cuda")
+    found = []
+    for serial in (False, True):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            bnn(x)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph) if serial else recording(graph):
+            output = bnn(x)
+        torch.cuda.manual_seed(5)
+        for _ in range(20):
+            graph.replay()
+        found.append(output.clone())
+    assert torch.equal(*found)
 
 
 @pytest.mark.gpu

@@ -12,20 +12,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
-NOISE, DIVERGENCE = 0, 1
+SEEDS, NOISE, DIVERGENCE = 0, 1, 2
 """Lanes. Memory of a lane is used again by the same lane only: none may start before what it wrote has been read."""
+PRIORITIES = {SEEDS: -1, NOISE: -1, DIVERGENCE: 0}
+"""Of streams, the lowest first to be served: a step waits for its noise, hardly for its KL."""
 
 
 @dataclass
 class _Lanes:
-    """Of a graph that is being recorded."""
+    """Of a graph that is being recorded, and what must not be freed, and so written over, before it is complete."""
 
     streams: dict[int, torch.cuda.Stream] = field(default_factory=dict)
+    kept: list[Tensor] = field(default_factory=list)
 
     def stream(self, lane: int) -> torch.cuda.Stream:
         if lane not in self.streams:
-            self.streams[lane] = torch.cuda.Stream()
+            self.streams[lane] = torch.cuda.Stream(priority=PRIORITIES[lane])
         return self.streams[lane]
 
 
@@ -56,6 +60,27 @@ def recording(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
     finally:
         if running:
             gc.enable()
+
+
+def independent(make: Callable[[], Tensor]) -> Tensor:
+    """A small tensor that depends on nothing: in a recorded graph on the lane of seeds, which waits for no other.
+
+    Who reads it has to call `after_seeds` before.
+    """
+    if not _open:
+        return make()
+    lanes = _open[-1]
+    if SEEDS not in lanes.streams:
+        lanes.stream(SEEDS).wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(lanes.stream(SEEDS)):
+        lanes.kept.append(make())
+    return lanes.kept[-1]
+
+
+def after_seeds() -> None:
+    """What follows waits for what `independent` has made so far."""
+    if _open and SEEDS in _open[-1].streams:
+        torch.cuda.current_stream().wait_stream(_open[-1].stream(SEEDS))
 
 
 def this_moment() -> Moment | None:

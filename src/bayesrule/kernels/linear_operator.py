@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesrule.cuda_graphs import NOISE, beside
+from bayesrule.cuda_graphs import NOISE, after_seeds, beside
 from bayesrule.kernels.operators import BLOCK_ROWS, has_kernels, seeded_normals
 from bayesrule.kernels.pairs import pair_rows, pair_rows_backward
 
@@ -50,6 +50,7 @@ def _linear(
         from bayesrule.kernels import triton_noise
 
         with beside(NOISE) as prepared:
+            after_seeds()
             fan_in, fan_out, spread = triton_noise.prepare(fan_in_logs, fan_out_logs, bias_logs, seed, x.shape[0])
             narrow = triton_noise.narrow_columns(x, fan_in)
         output = x @ weight.mT

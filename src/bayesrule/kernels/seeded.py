@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bayesrule.cuda_graphs import NOISE, beside
+from bayesrule.cuda_graphs import independent
 from bayesrule.kernels.eager import untransformed
 from bayesrule.kernels.operators import fresh_noise_seed, has_kernels
 from bayesrule.random import FromGenerator, NoiseSource
@@ -35,8 +35,7 @@ def seed_of(noise: NoiseSource, device: torch.device) -> Tensor:
 
 
 def early_seed(noise: NoiseSource, device: torch.device) -> Tensor:
-    """As `seed_of`, on the lane of noise in a recorded graph: for an operator that works there, and waits for it."""
+    """As `seed_of`, on the lane of seeds in a recorded graph, for an operator that waits for that."""
     if torch.compiler.is_compiling():
         return seed_of(noise, device)
-    with beside(NOISE):
-        return seed_of(noise, device)
+    return independent(lambda: seed_of(noise, device))

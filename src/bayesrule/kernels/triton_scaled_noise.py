@@ -109,7 +109,7 @@ def _rows_kernel(
 
 
 def add_noise(y: Tensor, variance: Tensor, seed: Tensor) -> Tensor:
-    """``y + √v ∘ ε`` for a contiguous variance, in float32 or bfloat16, of every entry or, in one column, of every row."""
+    """``y + √v ∘ ε`` for a contiguous variance, of every entry or, in one column, of every row."""
     (b, n), out, blocks = y.shape, y.new_empty(y.shape), row_blocks_of(y.shape[0])
     columns = tile_columns(blocks, n)
     _noise_kernel[(blocks, triton.cdiv(n, columns))](
