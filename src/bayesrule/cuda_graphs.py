@@ -16,8 +16,6 @@ from torch import Tensor
 
 SEEDS, NOISE, DIVERGENCE = 0, 1, 2
 """Lanes. Memory of a lane is used again by the same lane only: none may start before what it wrote has been read."""
-PRIORITIES = {SEEDS: -1, NOISE: -1, DIVERGENCE: 0}
-"""Of streams, the lowest first to be served: a step waits for its noise, hardly for its KL."""
 
 
 @dataclass
@@ -29,7 +27,7 @@ class _Lanes:
 
     def stream(self, lane: int) -> torch.cuda.Stream:
         if lane not in self.streams:
-            self.streams[lane] = torch.cuda.Stream(priority=PRIORITIES[lane])
+            self.streams[lane] = torch.cuda.Stream()
         return self.streams[lane]
 
 
