@@ -144,18 +144,18 @@ TABLE3 = Experiment(
         "smoke": Preset(
             ("yacht",), METHODS,
             {"trials": 1, "labelled": 20, "unlabelled": 10, "hmc": {"chains": 2, "warmup": 5, "draws": 5},
-             "setting": {"epochs": 4, "samples": 5, "beta": 0.01}},
+             "setting": {"epochs": 4, "samples": 5}},
             synthetic=True,
         ),
         "quick": Preset(
             ("boston",), METHODS,
             {"trials": 2, "labelled": 20, "unlabelled": 100, "hmc": {"chains": 4, "warmup": 300, "draws": 300},
-             "setting": {"epochs": 2000, "samples": 1000, "beta": 0.01}},
+             "setting": {"epochs": 2000, "samples": 1000}},
         ),
         "paper": Preset(
             SETS, METHODS,
             {"trials": TRIALS, "labelled": 20, "unlabelled": 100, "hmc": {"chains": 4, "warmup": 1000, "draws": 1000},
-             "setting": {"epochs": 5000, "samples": 1000, "beta": 0.01}},
+             "setting": {"epochs": 5000, "samples": 1000}},
         ),
     },
     methods=METHODS,
