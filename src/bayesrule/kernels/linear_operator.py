@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bayesrule.cuda_graphs import NOISE, after_seeds, beside
-from bayesrule.kernels.operators import BLOCK_ROWS, has_kernels, seeded_normals
+from bayesrule.cuda_graphs import NOISE, after_seeds, beside, in_turn
+from bayesrule.kernels.operators import BLOCK_ROWS, by_matrix_units, has_kernels, seeded_normals
 from bayesrule.kernels.pairs import pair_rows, pair_rows_backward
 
 Bias = tuple[Tensor, Tensor | None]
@@ -49,7 +50,7 @@ def _linear(
     if has_kernels(x):
         from bayesrule.kernels import triton_noise
 
-        with beside(NOISE) as prepared:
+        with _beside_product(x) as prepared:
             after_seeds()
             fan_in, fan_out, spread = triton_noise.prepare(fan_in_logs, fan_out_logs, bias_logs, seed, x.shape[0])
             narrow = triton_noise.narrow_columns(x, fan_in)
@@ -63,6 +64,11 @@ def _linear(
     spread = _spread(output, bias_logs, seed, narrow)
     noise = _std(narrow, fan_out) * _noise(output, seed, narrow.dtype)
     return output.add_(_shifted(noise, bias, spread)), narrow, fan_in, fan_out, spread
+
+
+def _beside_product(x: Tensor) -> AbstractContextManager[Callable[[], None]]:
+    """For noise, on the processors that a product by matrix units leaves free; one in full precision needs them."""
+    return beside(NOISE) if by_matrix_units(x) else in_turn()
 
 
 def _std(narrow: Tensor, fan_out_pairs: Tensor) -> Tensor:
@@ -113,11 +119,11 @@ def _linear_backward(
     if by_kernels:
         from bayesrule.kernels import triton_noise_gradient
 
-        with beside(NOISE):
+        with _beside_product(x):
             partial = triton_noise_gradient.variance_gradient(gradient, narrow, fan_out_pairs, seed, of_bias)
     input_gradient = gradient @ weight if of_x and weight is not None else x.new_empty(0)
     if by_kernels:
-        with beside(NOISE) as finished:
+        with _beside_product(x) as finished:
             found = triton_noise_gradient.noise_gradients(
                 partial, x, fan_in_pairs, fan_out_pairs, spread, rank, input_gradient if of_x else None, of_bias
             )

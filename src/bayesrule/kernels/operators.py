@@ -25,6 +25,11 @@ def has_kernels(x: Tensor) -> bool:
     return x.is_cuda and HAS_TRITON
 
 
+def by_matrix_units(x: Tensor) -> bool:
+    """Whether the precision of a layer's inputs (or torch's own setting) allows matrix units."""
+    return x.dtype != torch.float32 or torch.backends.cuda.matmul.allow_tf32
+
+
 def takes_kernel(*tensors: Tensor) -> bool:
     """Whether a kernel may stand in for plain operations on these float32 tensors; compilers may see it, too."""
     if not has_kernels(tensors[0]) or any(tensor.dtype != torch.float32 for tensor in tensors):

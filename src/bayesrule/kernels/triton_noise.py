@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from bayesrule.kernels.operators import by_matrix_units
 from bayesrule.kernels.triton_jit import kernel
 from bayesrule.kernels.triton_normals import (
     STRIP,
@@ -150,9 +151,8 @@ def _noise_kernel(
 
 
 def settings(x: Tensor) -> dict[str, object]:
-    """Matrix units where the precision of the inputs (or torch's own setting) allows them."""
-    exact = x.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32
-    return {"PRECISION": "ieee" if exact else "tf32"}
+    """Of products in kernels."""
+    return {"PRECISION": "tf32" if by_matrix_units(x) else "ieee"}
 
 
 def tile_columns(row_blocks: int, n: int) -> int:
