@@ -268,6 +268,12 @@ def test_any_table_of_the_uci_form_is_a_data_set(tmp_path: Path, monkeypatch: py
     assert {(row["n"], row["sem"], row["paper"]) for row in result["rows"]} == {(1, None, None)}
 
 
+def test_a_data_folder_that_is_not_read_is_told(tmp_path: Path) -> None:
+    told: list[str] = []
+    reproduce(EXPERIMENTS["blr/table2"], Request("smoke", tmp_path / "out", data=tmp_path), told.append)
+    assert told[0] == "--data is not read: the preset smoke makes up its data"
+
+
 def test_rows_average_over_runs() -> None:
     row = Row.over([1.0, 2.0, 4.0], dataset="d", method="m", variant="", metric="q")
     assert row.value == pytest.approx(7 / 3, rel=1e-12)

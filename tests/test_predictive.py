@@ -16,6 +16,11 @@ from bayesrule.likelihoods import Likelihood
 from predictive_cases import CASES, CLASSES, DRAWS, EXAMPLES, Case, close, gaussian, outputs_of
 
 
+def test_shown_by_what_it_is_of() -> None:
+    p = br.Predictive(torch.zeros(5, 4, 2), br.Categorical(), seed=3)
+    assert repr(p) == "Predictive(5 draws of outputs (4, 2), likelihood=Categorical(), seed=3)"
+
+
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_moments_split_the_variance_of_the_mixture(case: Case) -> None:
     p = case.predictive

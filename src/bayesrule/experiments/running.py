@@ -65,6 +65,8 @@ def reproduce(
         raise InvalidArgument(f"There is no data folder {request.data}", remedy="Give --data the folder data lie in.")
     _check_folder(request.out, experiment.id, request.preset)
     preset = experiment.presets[request.preset]
+    if preset.synthetic and request.data is not None:
+        progress(f"--data is not read: the preset {request.preset} makes up its data")
     identity = {
         "experiment": experiment.id, "preset": request.preset, "seed": request.seed, "device": device.type,
         "settings": json.loads(json.dumps(dict(preset.settings))), "source": source_digest(),

@@ -32,6 +32,11 @@ class Predictive:
     likelihood: Likelihood | None
     seed: int = 0
 
+    def __repr__(self) -> str:
+        """What it is of, not its thousands of numbers."""
+        draws, *shape = self.outputs.shape
+        return f"Predictive({draws} draws of outputs {tuple(shape)}, likelihood={self.likelihood!r}, seed={self.seed})"
+
     @property
     def mean(self) -> Tensor:
         """Expected target; for classes their probabilities."""
