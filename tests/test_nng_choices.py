@@ -65,13 +65,37 @@ def test_choices_are_written_and_read(tmp_path: Path, monkeypatch: pytest.Monkey
     stored.write_text(json.dumps({"chosen": {"*": {"bbb": {"kl_weight": 0.3}, "noisy-kfac": {"kl_weight": 0.9}}}}))
     monkeypatch.setattr(choices, "FILE", stored)
     result = tmp_path / "result.json"
-    result.write_text(json.dumps({"rows": searched("a", 0.1, -1.0)}))
+    result.write_text(json.dumps({"experiment": "nng/search", "rows": searched("a", 0.1, -1.0)}))
     choices.main(result)
     choices.chosen.cache_clear()
     try:
         assert choices.choice("nobody searched on it", "bbb") == {"kl_weight": 0.3}
         assert choices.choice("a", "noisy-kfac")["kl_weight"] == 0.1
         assert choices.choice("a", "noisy-kfac", weak_noise=True)["kl_weight"] == 0.1
+    finally:
+        choices.chosen.cache_clear()
+
+
+def test_choices_for_two_layers_are_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = tmp_path / "settings.json"
+    shallow = {"*": {"noisy-kfac": {"kl_weight": 0.9}}, "a": {"noisy-kfac": {"kl_weight": 0.7}}}
+    stored.write_text(json.dumps({"chosen": shallow, "conventions": {"start": "he"}}))
+    monkeypatch.setattr(choices, "FILE", stored)
+    choices.chosen.cache_clear()
+    result = tmp_path / "result.json"
+    try:
+        assert choices.choice("a", "noisy-kfac", deep=True)["kl_weight"] == 0.7  # nobody searched there yet
+        result.write_text(json.dumps({"experiment": "nng/deep-search", "rows": searched("a", 0.1, -1.0)}))
+        choices.main(result)
+        choices.chosen.cache_clear()
+        weights = [choices.choice("a", "noisy-kfac", deep=deep)["kl_weight"] for deep in (False, True)]
+        assert weights == [0.7, 0.1]
+        result.write_text(json.dumps({"experiment": "nng/search", "rows": searched("a", 0.5, -1.0)}))
+        choices.main(result)
+        choices.chosen.cache_clear()
+        weights = [choices.choice("a", "noisy-kfac", deep=deep)["kl_weight"] for deep in (False, True)]
+        assert weights == [0.5, 0.1]
+        assert choices.conventions("noisy-kfac") == {"start": "he"}
     finally:
         choices.chosen.cache_clear()
 
@@ -89,6 +113,6 @@ def test_conventions_hold_for_the_methods_that_have_them(tmp_path: Path, monkeyp
     assert (bbb.warm_up, bbb.start, bbb.quiet_steps) == (None, "he", 0)
     assert not rule_of(kfac).warm_up
     result = tmp_path / "result.json"
-    result.write_text(json.dumps({"rows": searched("a", 0.1, -1.0)}))
+    result.write_text(json.dumps({"experiment": "nng/search", "rows": searched("a", 0.1, -1.0)}))
     choices.main(result)
     assert choices.conventions("noisy-kfac")["start"] == "he"

@@ -1,8 +1,8 @@
-"""The settings that `nng/search` chose on validation rows, kept in `settings.json`.
+"""The settings that `nng/search` and `nng/deep-search` chose on validation rows, kept in `settings.json`.
 
     python -m bayesrule.experiments.nng.choices RESULT
 
-writes that file anew, given the search's `result.json`.
+writes that file anew, given a search's `result.json`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ PLAIN_NOISE, WEAK_NOISE = (6.0, 6.0), (1.0, 0.01)
 """Shape and rate of the Gamma prior on the noise's precision."""
 KEYS = {PLAIN_NOISE: "chosen", WEAK_NOISE: "chosen, weak noise prior"}
 CONVENTIONS = "conventions"
+DEEP_SEARCH, DEEP = "nng/deep-search", "two hidden layers"
+"""The search with two hidden layers, and what its choices are kept under."""
 WITHOUT = {"bbb": ("beta", "warm_up", "max_kl", "quiet_steps", "T_inv"), "noisy-adam": ("warm_up", "T_inv")}
 """Fields of a setting that a method does not have; noisy Adam starts at the prior, as printed."""
 SEARCHED_AS = {"noisy-ekfac": "noisy-kfac", "noisy-kfac-exact": "noisy-kfac"}
@@ -39,16 +41,17 @@ Scores = dict[str, dict[str, tuple[float, float]]]
 """Log-likelihood and RMSE, by data set and point."""
 
 
-@lru_cache(maxsize=2)
-def chosen(weak_noise: bool = False) -> Choices:
-    """By data set and method, for either noise prior."""
+@lru_cache(maxsize=4)
+def chosen(weak_noise: bool = False, deep: bool = False) -> Choices:
+    """By data set and method, for either noise prior; for two hidden layers those of one, if nobody searched there."""
     stored = json.loads(FILE.read_text(encoding="utf-8"))
+    stored = stored.get(DEEP, stored) if deep else stored
     return stored.get(KEYS[WEAK_NOISE if weak_noise else PLAIN_NOISE]) or stored[KEYS[PLAIN_NOISE]]
 
 
-def choice(dataset: str, method: str, weak_noise: bool = False) -> Mapping[str, float]:
+def choice(dataset: str, method: str, weak_noise: bool = False, deep: bool = False) -> Mapping[str, float]:
     """What was chosen for a method on a data set, or for every data set."""
-    found, searched = chosen(weak_noise), SEARCHED_AS.get(method, method)
+    found, searched = chosen(weak_noise, deep), SEARCHED_AS.get(method, method)
     return found.get(dataset, {}).get(searched) or found[EVERY][searched]
 
 
@@ -122,13 +125,15 @@ def _scored(
 
 def main(result: Path) -> None:
     """Write the file; methods that were not searched keep what they had."""
-    found = with_choices(json.loads(result.read_text(encoding="utf-8"))["rows"])
-    stored = json.loads(FILE.read_text(encoding="utf-8"))
-    if CONVENTIONS in stored:
-        found[CONVENTIONS] = stored[CONVENTIONS]
+    read = json.loads(result.read_text(encoding="utf-8"))
+    found, stored = with_choices(read["rows"]), json.loads(FILE.read_text(encoding="utf-8"))
+    deep = read["experiment"] == DEEP_SEARCH
+    before = stored.get(DEEP, {}) if deep else stored
     for key in KEYS.values():
-        for method, point in stored.get(key, {}).get(EVERY, {}).items():
+        for method, point in before.get(key, {}).get(EVERY, {}).items():
             found.setdefault(key, {EVERY: {}})[EVERY].setdefault(method, point)
+    kept = {name: stored[name] for name in (CONVENTIONS, DEEP) if name in stored}
+    found = {**stored, DEEP: found} if deep else {**found, **kept}
     FILE.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -30,6 +30,7 @@ DEVIATIONS: Mapping[str, Mapping[str, Any]] = {
     "protein": {"epochs": 50},
 }
 """Where a run differs from the others, in the same way for every method: large sets make many steps in an epoch."""
+TWO_LAYERS = (50, 50)
 T_INV = {"noisy-ekfac": 500, "noisy-kfac-exact": 500}
 """Steps between eigendecompositions, which cost more than other inverses."""
 
@@ -66,7 +67,8 @@ def setting_of(context: Context, dataset: str, method: str, variant: str) -> Set
     changes = {"hidden": settings["hidden"], **conventions(method), **settings["deviations"].get(dataset, {})}
     weak = variant in (WEAK, FOR_ALL)
     if variant != PLAIN:
-        changes |= choice(EVERY if variant == FOR_ALL else dataset, method, weak_noise=weak)
+        deep = settings["hidden"] is not None
+        changes |= choice(EVERY if variant == FOR_ALL else dataset, method, weak_noise=weak, deep=deep)
     if weak:
         changes["noise_prior"] = WEAK_NOISE
     return base.changed(changes)

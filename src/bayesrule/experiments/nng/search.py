@@ -21,8 +21,9 @@ import torch
 
 from bayesrule.errors import InvalidArgument
 from bayesrule.experiments.context import Context
-from bayesrule.experiments.experiment import Experiment, Preset
+from bayesrule.experiments.experiment import Experiment, Preset, PresetName
 from bayesrule.experiments.nng.choices import (
+    DEEP_SEARCH,
     PLAIN_NOISE,
     SEARCHED_AS,
     WEAK_NOISE,
@@ -36,7 +37,7 @@ from bayesrule.experiments.nng.choices import (
 )
 from bayesrule.experiments.nng.data import known_sets, tables
 from bayesrule.experiments.nng.protocol import Setting, Stacked, as_cell, by_split, mark, scores, validation_split
-from bayesrule.experiments.nng.regression import DEVIATIONS, METHODS, QUICK_SETS, T_INV
+from bayesrule.experiments.nng.regression import DEVIATIONS, METHODS, QUICK_SETS, T_INV, TWO_LAYERS
 from bayesrule.experiments.rows import Row
 from bayesrule.experiments.tabular_data import Table
 
@@ -149,7 +150,8 @@ def _over_seeds(values: Sequence[float], size: Size) -> list[float]:
 def _scores(context: Context, table: Table, method: str, points: Sequence[Point], size: Size) -> dict[str, float]:
     settings, count = context.preset.settings, size.splits * size.seeds
     base = Setting(method, samples=settings["samples"], T_inv=T_INV.get(method)).changed(conventions(method))
-    base = base.changed({**settings["deviations"].get(table.name, {}), "epochs": size.epochs})
+    changes = {"hidden": settings["hidden"], **settings["deviations"].get(table.name, {}), "epochs": size.epochs}
+    base = base.changed(changes)
     data = Stacked.of([validation_split(table, number) for number in range(size.splits)])
     replicas = [base.changed(point) for point in points for _ in range(count)]
     seeds = [context.seed + number for _ in points for number in range(count)]
@@ -211,37 +213,46 @@ def _point_rows(dataset: str, method: str, point: str, cells: Cells, marks: Mapp
     ]
 
 
-SEARCH = Experiment(
-    id="nng/search",
-    title="Noisy natural gradient: the search over λ, step size, prior and β on validation rows",
-    presets={
-        "smoke": Preset(
-            ("yacht",), SEARCHED,
-            {"splits": 2, "epochs": 2, "samples": 4, "deviations": {}, "sizes": {},
-             "finals": {"points": 2, "splits": 3, "seeds": 2, "epochs": 2},
-             "grid": {"kl_weight": [0.1, 1.0], "lr": [0.01], "prior_std": [1.0], "beta": [0.01],
-                      "noise_prior": NOISES[:1]}},
-            synthetic=True,
-        ),
-        "quick": Preset(
-            ("yacht", "boston"), SEARCHED,
-            {"splits": 2, "epochs": 100, "samples": 50, "deviations": {}, "sizes": {},
-             "finals": {"points": 2, "splits": 5, "seeds": 1, "epochs": 100},
-             "grid": {"kl_weight": [0.05, 0.2, 1.0], "lr": [0.01], "prior_std": [1.0], "beta": [0.001],
-                      "noise_prior": NOISES[:1]}},
-        ),
-        "paper": Preset(
-            (*QUICK_SETS, *LARGE_SETS), SEARCHED,
-            {"splits": 3, "epochs": 300, "samples": 100, "deviations": DEVIATIONS, "sizes": SIZES, "grid": GRID,
-             "finals": {"points": 6, "splits": 20, "seeds": 1, "epochs": 1000}},
-        ),
-    },
-    methods=(*METHODS, "noisy-kfac-exact"),
-    datasets=known_sets,
-    metrics=lambda dataset: METRICS,
-    run=run,
-    claims=(),
-    published=Path(__file__).with_name("published") / "search.json",
-    devices=("cuda", "cpu"),
-)  # fmt: skip
-"""Data sets that are not among these test the entry for every data set."""
+def _presets(hidden: Sequence[int] | None) -> dict[PresetName, Preset]:
+    """For networks with these hidden layers; None for one layer of the paper's width."""
+    smoke = {
+        "splits": 2, "epochs": 2, "samples": 4, "deviations": {}, "sizes": {},
+        "finals": {"points": 2, "splits": 3, "seeds": 2, "epochs": 2},
+        "grid": {"kl_weight": [0.1, 1.0], "lr": [0.01], "prior_std": [1.0], "beta": [0.01], "noise_prior": NOISES[:1]},
+    }  # fmt: skip
+    quick = {
+        "splits": 2, "epochs": 100, "samples": 50, "deviations": {}, "sizes": {},
+        "finals": {"points": 2, "splits": 5, "seeds": 1, "epochs": 100},
+        "grid": {"kl_weight": [0.05, 0.2, 1.0], "lr": [0.01], "prior_std": [1.0], "beta": [0.001],
+                 "noise_prior": NOISES[:1]},
+    }  # fmt: skip
+    paper = {
+        "splits": 3, "epochs": 300, "samples": 100, "deviations": DEVIATIONS, "sizes": SIZES, "grid": GRID,
+        "finals": {"points": 6, "splits": 20, "seeds": 1, "epochs": 1000},
+    }  # fmt: skip
+    own = {"hidden": None if hidden is None else list(hidden)}
+    return {
+        "smoke": Preset(("yacht",), SEARCHED, smoke | own, synthetic=True),
+        "quick": Preset(("yacht", "boston"), SEARCHED, quick | own),
+        "paper": Preset((*QUICK_SETS, *LARGE_SETS), SEARCHED, paper | own),
+    }
+
+
+def _search(name: str, told: str, hidden: Sequence[int] | None) -> Experiment:
+    return Experiment(
+        id=name,
+        title=f"Noisy natural gradient: the search over λ, step size, prior and β on validation rows{told}",
+        presets=_presets(hidden),
+        methods=(*METHODS, "noisy-kfac-exact"),
+        datasets=known_sets,
+        metrics=lambda dataset: METRICS,
+        run=run,
+        claims=(),
+        published=Path(__file__).with_name("published") / "search.json",
+        devices=("cuda", "cpu"),
+    )
+
+
+SEARCH = _search("nng/search", "", None)
+DEEPER_SEARCH = _search(DEEP_SEARCH, ", two hidden layers", TWO_LAYERS)
+"""Data sets that are not among a search's test the entry for every data set."""

@@ -8,14 +8,14 @@ from bayesrule.experiments.experiment import Experiment
 from bayesrule.experiments.nng import regression
 from bayesrule.experiments.nng.claims import none_diverges, wins
 from bayesrule.experiments.nng.data import known_sets
-from bayesrule.experiments.nng.regression import PLAIN, QUICK_SETS, VALIDATED
+from bayesrule.experiments.nng.regression import PLAIN, QUICK_SETS, TWO_LAYERS, VALIDATED
 
 SPLITS = 20
 
 TABLE4 = Experiment(
     id="nng/table4",
     title="Noisy natural gradient, Table 4: regression with two hidden layers",
-    presets=regression.presets(hidden=(50, 50)),
+    presets=regression.presets(hidden=TWO_LAYERS),
     methods=(*regression.METHODS, "noisy-kfac-exact"),
     datasets=known_sets,
     metrics=lambda dataset: regression.METRICS,
