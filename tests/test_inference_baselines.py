@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -146,16 +147,21 @@ def test_hmc_on_other_data_of_the_same_shape_is_compiled_once() -> None:
 
 
 @needs_numpyro
-def test_hmc_forgets_its_programs_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux counts pieces of memory")
+def test_hmc_forgets_its_programs_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some dozens of runs that kept all they loaded would end in a lack of memory."""
-    module = sys.modules["bayesrule.inference.hmc"]
-    monkeypatch.setattr(module, "RUNS", 2)
+    module, most, maps = sys.modules["bayesrule.inference.hmc"], tmp_path / "most", Path("/proc/self/maps")
+    monkeypatch.setattr(module, "MOST_MAPS", most)
     module._made.cache_clear()
     kept = []
-    for _ in range(3):
+    for allowed in (10**9, 10**9, 100):
+        most.write_text(f"{allowed}\n")
         hmc(nn.Linear(1, 1), randn(4, 1), randn(4, 1), chains=2, warmup=5, draws=4)
         kept.append((module._made.cache_info().misses, module._made.cache_info().hits))
     assert kept == [(1, 0), (1, 1), (1, 0)]
+    many = len(maps.read_text().splitlines())
+    module.forget_programs()
+    assert len(maps.read_text().splitlines()) < many
 
 
 def test_hmc_refuses_what_it_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:

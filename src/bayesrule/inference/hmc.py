@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -22,9 +23,8 @@ ACTIVATIONS: dict[type[nn.Module], str] = {
 }  # fmt: skip
 """Activations, all without options, and their names in `jax.nn`."""
 CONVERGED = 1.05
-RUNS = 32
-"""For so many runs programs are kept: to compile one takes far longer than to run a small one. Every run loads some
-anew, and takes of the memory that programs may have."""
+MAPS, MOST_MAPS = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
+"""The pieces of memory that this process has, a line for each, and how many Linux allows."""
 Weights = Mapping[str, Any]
 
 
@@ -233,11 +233,26 @@ def _folder() -> TemporaryDirectory[str]:
 
 def _sampler(program: _Program) -> Any:
     """The program's, compiled if it ran not long before."""
-    used = _made.cache_info()
-    if used.hits + used.misses >= RUNS:
-        _made.cache_clear()
-        _packages()[0].clear_caches()
+    if _crowded():
+        forget_programs()
     return _made(program)
+
+
+def forget_programs() -> None:
+    """Free what was compiled; it is compiled anew where it is needed again."""
+    _made.cache_clear()
+    _packages()[0].clear_caches()
+
+
+def _crowded() -> bool:
+    """Whether half of the pieces of memory are taken: every chain loads programs anew, and none is freed before.
+
+    Programs are kept as long as they can be: to compile one takes far longer than to run a small one.
+    """
+    if not (MAPS.exists() and MOST_MAPS.exists()):
+        return False
+    with MAPS.open("rb") as lines:
+        return 2 * sum(1 for _ in lines) > int(MOST_MAPS.read_text())
 
 
 @cache
