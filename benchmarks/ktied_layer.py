@@ -24,7 +24,7 @@ from torch.nn import functional as F
 import bayesrule as br
 from bayesrule.bench.memory import peak_bytes
 from bayesrule.bench.timing import ratio_of_medians
-from bayesrule.cuda_graphs import recording
+from bayesrule.cuda_graphs import apart, recording
 from bayesrule.timing import Turn, interleaved, wall_clock
 
 POINT, TIED = "point estimate", "2-tied, local noise"
@@ -102,12 +102,9 @@ def training_step(case: Case, method: str, device: str, compiled: bool) -> tuple
 
 def recorded(step: Step) -> Step:
     """The step as a CUDA graph."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
+    with apart():
         for _ in range(3):
             step()
-    torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with recording(graph):
         step()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from bayesrule.cuda_graphs import recording
+from bayesrule.cuda_graphs import apart, recording
 
 
 def slopes(output: Tensor, inputs: Iterable[Tensor]) -> list[Tensor]:
@@ -30,10 +30,8 @@ def assert_graphs_draw_anew_and_replay_by_seed(bnn: nn.Module) -> None:
     """Of a layer with 64 inputs on a GPU."""
     x = torch.randn(16, 64, device="cuda")
     with torch.no_grad():
-        stream = torch.cuda.Stream()
-        with torch.cuda.stream(stream):
+        with apart():
             bnn(x)
-        torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with recording(graph):
             output = bnn(x)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bayesrule as br
-from bayesrule.cuda_graphs import DIVERGENCE, NOISE, beside, independent, recording, this_moment
+from bayesrule.cuda_graphs import DIVERGENCE, NOISE, apart, beside, independent, recording, this_moment
 
 
 def test_outside_of_a_recording_everything_is_done_in_turn() -> None:
@@ -39,12 +39,9 @@ def _recorded_steps(serial: bool, half: bool, posterior: br.KTied | br.Diagonal)
         (nll + kl / 1000).backward()
         return nll.detach(), kl.detach()
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
+    with apart():
         for _ in range(3):
             step()
-    torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph) if serial else recording(graph):
         found = step()
@@ -57,7 +54,14 @@ def _recorded_steps(serial: bool, half: bool, posterior: br.KTied | br.Diagonal)
     return kept
 
 
+@pytest.fixture
+def matrix_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In full precision noise has no lane."""
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+
+
 @pytest.mark.gpu
+@pytest.mark.usefixtures("matrix_units")
 def test_lanes_without_a_gradient() -> None:
     """Nothing is saved for a backward pass, and so memory is free for others as soon as a layer is done."""
     torch.manual_seed(0)
@@ -66,9 +70,8 @@ def test_lanes_without_a_gradient() -> None:
     x = torch.randn(4096, 64, device="cuda")
     found = []
     for serial in (False, True):
-        with torch.cuda.stream(torch.cuda.Stream()):
+        with apart():
             bnn(x)
-        torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph) if serial else recording(graph):
             output = bnn(x)
@@ -80,8 +83,9 @@ def test_lanes_without_a_gradient() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("matrix_units")
 @pytest.mark.parametrize("posterior", [br.KTied(2), br.Diagonal()], ids=["ktied", "mean-field"])
-@pytest.mark.parametrize("half", [False, True], ids=["float32", "bf16"])
+@pytest.mark.parametrize("half", [False, True], ids=["tf32", "bf16"])
 def test_lanes_change_nothing(half: bool, posterior: br.KTied | br.Diagonal) -> None:
     beside_each_other, in_turn = (_recorded_steps(serial, half, posterior) for serial in (False, True))
     assert all(torch.equal(one, other) for one, other in zip(beside_each_other, in_turn, strict=True))

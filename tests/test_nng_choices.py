@@ -32,7 +32,7 @@ def test_choices_come_from_validation_log_likelihoods() -> None:
     assert found["a"]["noisy-kfac"] == {"kl_weight": 0.1, "lr": 0.01, "prior_std": 1.0, "beta": 0.001}
     assert found["b"]["noisy-kfac"]["kl_weight"] == 1.0
     assert found["*"]["noisy-kfac"]["kl_weight"] == 0.5
-    assert set(result) == {"source", "chosen"}
+    assert set(result) == {"chosen"}
 
 
 def test_equal_log_likelihoods_are_told_apart_by_errors_and_greatest_losses() -> None:
@@ -95,6 +95,8 @@ def test_choices_for_two_layers_are_apart(tmp_path: Path, monkeypatch: pytest.Mo
         choices.chosen.cache_clear()
         weights = [choices.choice("a", "noisy-kfac", deep=deep)["kl_weight"] for deep in (False, True)]
         assert weights == [0.5, 0.1]
+        kept = json.loads(stored.read_text())
+        assert [each["source"].split(":")[0] for each in (kept, kept[choices.DEEP])] == ["nng/search", "nng/deep-search"]
         assert choices.conventions("noisy-kfac") == {"start": "he"}
     finally:
         choices.chosen.cache_clear()

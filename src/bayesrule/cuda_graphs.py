@@ -60,6 +60,16 @@ def recording(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
             gc.enable()
 
 
+@contextmanager
+def apart(stream: torch.cuda.Stream | None = None) -> Iterator[None]:
+    """On a stream of its own, or the one given, as recording asks of the steps that precede it."""
+    stream = torch.cuda.Stream() if stream is None else stream
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        yield
+    torch.cuda.current_stream().wait_stream(stream)
+
+
 def independent(make: Callable[[], Tensor]) -> Tensor:
     """A small tensor that depends on nothing: in a recorded graph on the lane of seeds, which waits for no other.
 

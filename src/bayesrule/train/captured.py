@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from bayesrule.cuda_graphs import recording
+from bayesrule.cuda_graphs import apart, recording
 from bayesrule.errors import Unsupported
 from bayesrule.nn import NegativeELBO
 
@@ -50,7 +50,8 @@ class Captured:
         """What the function returns for the batch; read it before the next call, which writes over it."""
         self._done += 1
         if self._done <= WARM_UP:
-            return self._beside(batch)
+            with apart(self.stream):
+                return self.function(*batch)
         shapes = tuple(tensor.shape for tensor in batch)
         if shapes not in self._recordings:
             self._recordings[shapes] = self._record(batch)
@@ -59,14 +60,6 @@ class Captured:
             static.copy_(tensor)
         recording.graph.replay()
         return recording.found
-
-    def _beside(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """On a stream of its own, as capture asks of what precedes it."""
-        self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream):
-            found = self.function(*batch)
-        torch.cuda.current_stream().wait_stream(self.stream)
-        return found
 
     def _record(self, batch: tuple[Tensor, ...]) -> _Recording:
         static, graph = tuple(tensor.clone() for tensor in batch), torch.cuda.CUDAGraph()

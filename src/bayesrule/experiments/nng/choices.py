@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import Any
 
 FILE = Path(__file__).with_name("settings.json")
-SEARCHED = "nng/search: by the log-likelihood of validation rows, and by RMSE between points within a hundredth of it"
+HOW = "by the log-likelihood of validation rows, and by RMSE between points within a hundredth of it"
 EVERY = "*"
 """The entry for a data set nobody searched on: the point with the least mean loss to each set's best."""
 FIELDS = {"λ": "kl_weight", "lr": "lr", "prior": "prior_std", "β": "beta"}
@@ -90,7 +90,7 @@ def best_for_all(found: Scores) -> str:
 
 
 def with_choices(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The contents of `settings.json`, given the rows of the search's result.
+    """What `settings.json` keeps of a search, given the rows of its result.
 
     A set's choice is among its finalists where there were any; that for every set is among all points.
     """
@@ -99,7 +99,7 @@ def with_choices(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         for row in rows
         if row["value"] is not None
     }
-    result: dict[str, Any] = {"source": SEARCHED, **{key: {EVERY: {}} for key in KEYS.values()}}
+    result: dict[str, Any] = {key: {EVERY: {}} for key in KEYS.values()}
     finals = _scored(values, "final")
     for (method, noise), by_set in _scored(values, "valid").items():
         chosen_here = result[KEYS[noise]]
@@ -107,7 +107,7 @@ def with_choices(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             own = finals.get((method, noise), {}).get(dataset, points)
             chosen_here.setdefault(dataset, {})[method] = point_of(best(own))[0]
         chosen_here[EVERY][method] = point_of(best_for_all(by_set))[0]
-    return {key: value for key, value in result.items() if key == "source" or value[EVERY]}
+    return {key: value for key, value in result.items() if value[EVERY]}
 
 
 def _scored(
@@ -126,7 +126,8 @@ def _scored(
 def main(result: Path) -> None:
     """Write the file; methods that were not searched keep what they had."""
     read = json.loads(result.read_text(encoding="utf-8"))
-    found, stored = with_choices(read["rows"]), json.loads(FILE.read_text(encoding="utf-8"))
+    found = {"source": f"{read['experiment']}: {HOW}", **with_choices(read["rows"])}
+    stored = json.loads(FILE.read_text(encoding="utf-8"))
     deep = read["experiment"] == DEEP_SEARCH
     before = stored.get(DEEP, {}) if deep else stored
     for key in KEYS.values():
