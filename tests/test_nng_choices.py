@@ -96,7 +96,10 @@ def test_choices_for_two_layers_are_apart(tmp_path: Path, monkeypatch: pytest.Mo
         weights = [choices.choice("a", "noisy-kfac", deep=deep)["kl_weight"] for deep in (False, True)]
         assert weights == [0.5, 0.1]
         kept = json.loads(stored.read_text())
-        assert [each["source"].split(":")[0] for each in (kept, kept[choices.DEEP])] == ["nng/search", "nng/deep-search"]
+        assert [each["source"].split(":")[0] for each in (kept, kept[choices.DEEP])] == [
+            "nng/search",
+            "nng/deep-search",
+        ]
         assert choices.conventions("noisy-kfac") == {"start": "he"}
     finally:
         choices.chosen.cache_clear()
