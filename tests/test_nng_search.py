@@ -76,7 +76,7 @@ def test_a_splits_score_is_the_mean_over_its_seeds(
     scales = [validation_split(table, number).scale for number in range(3)]
     points = [{"kl_weight": weight, "noise_prior": (6.0, 6.0)} for weight in (1.0, 2.0)]
     asked = context(SEARCH.presets["smoke"], tmp_path)
-    found = search.measured(asked, table, "bbb", points, search.Size(splits=3, epochs=1, seeds=2))
+    found = search.measured(asked, table, "bbb", points, search.Size(splits=3, epochs=1, samples=2, seeds=2))
     for weight, cell in zip((1, 2), found.values(), strict=True):
         assert cell["rmse"] == [100 * weight + split + 1.5 for split in range(3)]
 
@@ -86,5 +86,6 @@ def test_finals_are_trained_as_the_tables_are(tmp_path: Path) -> None:
     table1 = TABLE1.presets["paper"].settings
     for name in TABLE1.presets["paper"].datasets:
         size = search.Size.of_finals(asked, name)
-        assert size.splits == table1["splits"]
+        assert size.splits == search.SIZES_OF_FINALS.get(name, table1)["splits"]
+        assert size.samples == table1["samples"]
         assert size.epochs == table1["deviations"].get(name, {}).get("epochs", table1["epochs"])

@@ -25,6 +25,9 @@ from bayesrule.train.replicas_network import Layout, Start, forward, initial_wei
 from bayesrule.train.replicas_noise import Batch, DeviceStream, Stream
 from bayesrule.train.replicas_step import Noise, Program, ReplicaState, draw, step
 
+DRAWS = 100
+"""Of all weights, whose noise a prediction holds at a time."""
+
 Setting = float | Sequence[float]
 """One number, or one for each replica."""
 
@@ -139,15 +142,15 @@ class Replicas:
         """Outputs of draws of the weights, each replica's by its own seed."""
         inputs, entries = _with_ones(x.to(self._like)), self.stream.entries
         generators = [keyed_generator(torch.device("cpu"), seed, "replica prediction") for seed in self.seeds]
-        drawn = [
-            torch.randn((samples, entries), generator=each, dtype=self._like.dtype).to(self._like.device)
-            for each in generators
-        ]
-        with torch.no_grad():
-            outputs = [
-                forward(draw(self.program, self.state, noise), inputs).outputs
-                for noise in torch.stack(drawn, 1)
-            ]  # fmt: skip
+        outputs = []
+        for first in range(0, samples, DRAWS):
+            shape = (min(DRAWS, samples - first), entries)
+            drawn = [torch.randn(shape, generator=each, dtype=self._like.dtype) for each in generators]
+            with torch.no_grad():
+                outputs += [
+                    forward(draw(self.program, self.state, noise), inputs).outputs
+                    for noise in torch.stack(drawn, 1).to(self._like.device)
+                ]
         return ReplicaPredictive(torch.stack(outputs), self.state.noise)
 
     def posteriors(self) -> list[GaussianPosterior]:

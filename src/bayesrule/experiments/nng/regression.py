@@ -40,7 +40,7 @@ def presets(hidden: Sequence[int] | None) -> dict[PresetName, Preset]:
     common = {"hidden": None if hidden is None else list(hidden)}
     smoke = {"splits": 2, "epochs": 2, "samples": 4, "variants": [PLAIN, VALIDATED], "deviations": {}}
     quick = {"splits": 5, "epochs": 100, "samples": 100, "variants": [PLAIN, VALIDATED], "deviations": {}}
-    paper = {"splits": 20, "epochs": 1000, "samples": 100, "variants": list(VARIANTS), "deviations": DEVIATIONS}
+    paper = {"splits": 20, "epochs": 1000, "samples": 1000, "variants": list(VARIANTS), "deviations": DEVIATIONS}
     return {
         "smoke": Preset(("yacht",), METHODS, smoke | common, synthetic=True),
         "quick": Preset(QUICK_SETS, METHODS, quick | common),

@@ -58,6 +58,8 @@ SIZES = {
     "protein": {"splits": 2, "epochs": 15},
 }  # fmt: skip
 """Of the first stage, which picks finalists; the same for every method. Large sets make many steps in an epoch."""
+SIZES_OF_FINALS = {name: {"splits": 10, "seeds": 1} for name in LARGE_SETS}
+"""Scores of their splits, with many validation rows, differ little."""
 
 
 def grid(context: Context, method: str) -> list[Point]:
@@ -84,24 +86,34 @@ Cells = Mapping[str, Mapping[str, Sequence[float]]]
 
 @dataclass(frozen=True)
 class Size:
-    """Of a measurement: each split is trained on with so many seeds, and its score is their mean."""
+    """Of a measurement: each split is trained on with so many seeds, and its score is their mean.
+
+    Attributes:
+        splits: How many.
+        epochs: Of a run.
+        samples: Draws for a prediction.
+        seeds: Of a split.
+    """
 
     splits: int
     epochs: int
+    samples: int
     seeds: int = 1
 
     @classmethod
     def of_search(cls, context: Context, dataset: str) -> Size:
         """The preset's, or the set's own."""
         settings = context.preset.settings
-        return cls(**{name: settings[name] for name in ("splits", "epochs")} | settings["sizes"].get(dataset, {}))
+        common = {name: settings[name] for name in ("splits", "epochs", "samples")}
+        return cls(**common | settings["sizes"].get(dataset, {}))
 
     @classmethod
     def of_finals(cls, context: Context, dataset: str) -> Size:
-        """As in the tables."""
+        """As long as in the tables, with as many draws."""
         settings = context.preset.settings
-        final, deviations = settings["finals"], settings["deviations"].get(dataset, {})
-        return cls(final["splits"], deviations.get("epochs", final["epochs"]), final["seeds"])
+        common = {name: settings["finals"][name] for name in ("splits", "epochs", "samples", "seeds")}
+        epochs = settings["deviations"].get(dataset, {}).get("epochs", common["epochs"])
+        return cls(**common | {"epochs": epochs} | settings["finals"]["sizes"].get(dataset, {}))
 
 
 def _measured(context: Context, table: Table, method: str) -> Cells:
@@ -149,7 +161,7 @@ def _over_seeds(values: Sequence[float], size: Size) -> list[float]:
 
 def _scores(context: Context, table: Table, method: str, points: Sequence[Point], size: Size) -> dict[str, float]:
     settings, count = context.preset.settings, size.splits * size.seeds
-    base = Setting(method, samples=settings["samples"], T_inv=T_INV.get(method)).changed(conventions(method))
+    base = Setting(method, samples=size.samples, T_inv=T_INV.get(method)).changed(conventions(method))
     changes = {"hidden": settings["hidden"], **settings["deviations"].get(table.name, {}), "epochs": size.epochs}
     base = base.changed(changes)
     data = Stacked.of([validation_split(table, number) for number in range(size.splits)])
@@ -217,18 +229,18 @@ def _presets(hidden: Sequence[int] | None) -> dict[PresetName, Preset]:
     """For networks with these hidden layers; None for one layer of the paper's width."""
     smoke = {
         "splits": 2, "epochs": 2, "samples": 4, "deviations": {}, "sizes": {},
-        "finals": {"points": 2, "splits": 3, "seeds": 2, "epochs": 2},
+        "finals": {"points": 2, "splits": 3, "seeds": 2, "epochs": 2, "samples": 4, "sizes": {}},
         "grid": {"kl_weight": [0.1, 1.0], "lr": [0.01], "prior_std": [1.0], "beta": [0.01], "noise_prior": NOISES[:1]},
     }  # fmt: skip
     quick = {
         "splits": 2, "epochs": 100, "samples": 50, "deviations": {}, "sizes": {},
-        "finals": {"points": 2, "splits": 5, "seeds": 1, "epochs": 100},
+        "finals": {"points": 2, "splits": 5, "seeds": 1, "epochs": 100, "samples": 100, "sizes": {}},
         "grid": {"kl_weight": [0.05, 0.2, 1.0], "lr": [0.01], "prior_std": [1.0], "beta": [0.001],
                  "noise_prior": NOISES[:1]},
     }  # fmt: skip
     paper = {
         "splits": 3, "epochs": 300, "samples": 100, "deviations": DEVIATIONS, "sizes": SIZES, "grid": GRID,
-        "finals": {"points": 6, "splits": 20, "seeds": 1, "epochs": 1000},
+        "finals": {"points": 6, "splits": 20, "seeds": 2, "epochs": 1000, "samples": 1000, "sizes": SIZES_OF_FINALS},
     }  # fmt: skip
     own = {"hidden": None if hidden is None else list(hidden)}
     return {

@@ -154,8 +154,8 @@ TABLE3 = Experiment(
         ),
         "paper": Preset(
             SETS, METHODS,
-            {"trials": TRIALS, "labelled": 20, "unlabelled": 100, "hmc": {"chains": 4, "warmup": 1000, "draws": 1000},
-             "setting": {"epochs": 5000, "samples": 1000}},
+            {"trials": TRIALS, "labelled": 20, "unlabelled": 100, "hmc": {"chains": 4, "warmup": 1000, "draws": 2500},
+             "setting": {"epochs": 5000, "samples": 10_000}},
         ),
     },
     methods=METHODS,
