@@ -62,7 +62,8 @@ def test_every_noise_prior_has_its_choice() -> None:
 
 def test_choices_are_written_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = tmp_path / "settings.json"
-    stored.write_text(json.dumps({"chosen": {"*": {"bbb": {"kl_weight": 0.3}, "noisy-kfac": {"kl_weight": 0.9}}}}))
+    before = {"*": {"bbb": {"kl_weight": 0.3}, "noisy-kfac": {"kl_weight": 0.9}}, "a": {"bbb": {"kl_weight": 0.2}}}
+    stored.write_text(json.dumps({"chosen": before}))
     monkeypatch.setattr(choices, "FILE", stored)
     result = tmp_path / "result.json"
     result.write_text(json.dumps({"experiment": "nng/search", "rows": searched("a", 0.1, -1.0)}))
@@ -70,6 +71,7 @@ def test_choices_are_written_and_read(tmp_path: Path, monkeypatch: pytest.Monkey
     choices.chosen.cache_clear()
     try:
         assert choices.choice("nobody searched on it", "bbb") == {"kl_weight": 0.3}
+        assert choices.choice("a", "bbb") == {"kl_weight": 0.2}
         assert choices.choice("a", "noisy-kfac")["kl_weight"] == 0.1
         assert choices.choice("a", "noisy-kfac", weak_noise=True)["kl_weight"] == 0.1
     finally:
@@ -110,14 +112,17 @@ def test_conventions_hold_for_the_methods_that_have_them(tmp_path: Path, monkeyp
     monkeypatch.setattr(choices, "FILE", stored)
     stored.write_text(json.dumps({"chosen": {"*": {}}}))
     assert choices.conventions("noisy-kfac") == {}
-    stored.write_text(json.dumps({"conventions": {"warm_up": False, "start": "he", "quiet_steps": 7}}))
+    common = {"warm_up": False, "start": "he", "quiet_steps": 7}
+    stored.write_text(json.dumps({"conventions": common, "conventions of a method": {"noisy-adam": {"max_kl": 0.5}}}))
     asked = Context(TABLE1.presets["quick"], ("yacht",), ("bbb",), None, tmp_path, torch.device("cpu"), 0)
     kfac, adam, bbb = (regression.setting_of(asked, "yacht", m, "λ=1") for m in ("noisy-kfac", "noisy-adam", "bbb"))
     assert (kfac.warm_up, kfac.start, kfac.quiet_steps) == (False, "he", 7)
     assert (adam.warm_up, adam.start, adam.quiet_steps) == (None, "he", 7)
+    assert (adam.max_kl, kfac.max_kl) == (0.5, 0.01)
     assert (bbb.warm_up, bbb.start, bbb.quiet_steps) == (None, "he", 0)
     assert not rule_of(kfac).warm_up
     result = tmp_path / "result.json"
     result.write_text(json.dumps({"experiment": "nng/search", "rows": searched("a", 0.1, -1.0)}))
     choices.main(result)
     assert choices.conventions("noisy-kfac")["start"] == "he"
+    assert choices.conventions("noisy-adam")["max_kl"] == 0.5

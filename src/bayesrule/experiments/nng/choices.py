@@ -24,7 +24,7 @@ NOISE = "noise"
 PLAIN_NOISE, WEAK_NOISE = (6.0, 6.0), (1.0, 0.01)
 """Shape and rate of the Gamma prior on the noise's precision."""
 KEYS = {PLAIN_NOISE: "chosen", WEAK_NOISE: "chosen, weak noise prior"}
-CONVENTIONS = "conventions"
+CONVENTIONS, OWN_CONVENTIONS = "conventions", "conventions of a method"
 DEEP_SEARCH, DEEP = "nng/deep-search", "two hidden layers"
 """The search with two hidden layers, and what its choices are kept under."""
 WITHOUT = {"bbb": ("beta", "warm_up", "max_kl", "quiet_steps", "T_inv"), "noisy-adam": ("warm_up", "T_inv")}
@@ -57,8 +57,9 @@ def choice(dataset: str, method: str, weak_noise: bool = False, deep: bool = Fal
 
 def conventions(method: str) -> dict[str, Any]:
     """What the paper leaves open and validation rows decided, the same for all data sets; as far as a method has it."""
-    stored = json.loads(FILE.read_text(encoding="utf-8")).get(CONVENTIONS, {})
-    return {name: value for name, value in stored.items() if name not in WITHOUT.get(method, ())}
+    stored = json.loads(FILE.read_text(encoding="utf-8"))
+    common, own = stored.get(CONVENTIONS, {}), stored.get(OWN_CONVENTIONS, {}).get(method, {})
+    return {name: value for name, value in common.items() if name not in WITHOUT.get(method, ())} | own
 
 
 def words(point: Point) -> str:
@@ -128,12 +129,14 @@ def main(result: Path) -> None:
     read = json.loads(result.read_text(encoding="utf-8"))
     found = {"source": f"{read['experiment']}: {HOW}", **with_choices(read["rows"])}
     stored = json.loads(FILE.read_text(encoding="utf-8"))
+    searched = {row["method"] for row in read["rows"]}
     deep = read["experiment"] == DEEP_SEARCH
     before = stored.get(DEEP, {}) if deep else stored
     for key in KEYS.values():
-        for method, point in before.get(key, {}).get(EVERY, {}).items():
-            found.setdefault(key, {EVERY: {}})[EVERY].setdefault(method, point)
-    kept = {name: stored[name] for name in (CONVENTIONS, DEEP) if name in stored}
+        for dataset, points in before.get(key, {}).items():
+            here = found.setdefault(key, {EVERY: {}}).setdefault(dataset, {})
+            here |= {method: point for method, point in points.items() if method not in searched}
+    kept = {name: stored[name] for name in (CONVENTIONS, OWN_CONVENTIONS, DEEP) if name in stored}
     found = {**stored, DEEP: found} if deep else {**found, **kept}
     FILE.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
