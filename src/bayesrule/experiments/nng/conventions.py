@@ -33,8 +33,9 @@ CHANGES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "noisy-adam": {
         BASE: {},
         "1000 steps without draws": QUIET,
-        "1000 steps without draws, at most 0.003 nats a step": {**QUIET, "max_kl": 0.003},
         "1000 steps without draws, at most 0.001 nats a step": {**QUIET, "max_kl": 0.001},
+        "1000 steps without draws, at most 0.0003 nats a step": {**QUIET, "max_kl": 0.0003},
+        "1000 steps without draws, at most 0.0001 nats a step": {**QUIET, "max_kl": 0.0001},
     },
 }
 """By method. The guard on the step is 0.01 nats where nothing is said."""
