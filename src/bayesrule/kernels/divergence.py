@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesrule.cuda_graphs import DIVERGENCE, beside
+from bayesrule.cuda_graphs import DIVERGENCE, beside, made_beside
 from bayesrule.kernels.divergence_operators import Slopes, diagonal_value_and_slopes, ktied_value_and_slopes
 from bayesrule.kernels.eager import ordinary_on_cpu
 from bayesrule.kernels.operators import has_kernels, takes_kernel
@@ -37,6 +37,7 @@ def diagonal_divergence(
         return _DiagonalDivergence.apply(mean, log_std, centre, precision)
     with beside(DIVERGENCE, tapped.since) as done:
         value, *slopes = _diagonal(mean.detach(), log_std.detach(), centre, precision)
+    made_beside(DIVERGENCE, value)
     done()
 
     def again(gradient: Tensor, parameters: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
@@ -65,6 +66,7 @@ def ktied_divergence(
     summed = mean if squares is None else squares
     with beside(DIVERGENCE, tapped[1].since) as done:
         value, *slopes = _ktied(fan_in_logs.detach(), fan_out_logs.detach(), summed, squares is not None, precision)
+    made_beside(DIVERGENCE, value)
     done()
 
     def again(gradient: Tensor, parameters: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:

@@ -48,8 +48,11 @@ def _linear(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The output, the narrow columns ``x² UU``, the pairs UU and VV as rows, and the bias less its mean."""
     if has_kernels(x):
-        from bayesrule.kernels import triton_noise
+        from bayesrule.kernels import triton_layer, triton_noise
 
+        if triton_layer.is_small(x, weight):
+            after_seeds()
+            return triton_layer.forward(x, weight, fan_in_logs, fan_out_logs, bias, bias_logs, seed)
         with _beside_product(x) as prepared:
             after_seeds()
             fan_in, fan_out, spread = triton_noise.prepare(fan_in_logs, fan_out_logs, bias_logs, seed, x.shape[0])

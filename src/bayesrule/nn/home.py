@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from bayesrule.cuda_graphs import DIVERGENCE, total_beside
 from bayesrule.posteriors import Family, Part, Posterior, Variational
 from bayesrule.priors import Prior, kl_divergence
 
@@ -98,7 +99,7 @@ def kls_of_homes(
 def kl_of_homes(homes: Iterable[Home]) -> Tensor:
     """The KL of all of them together."""
     kls = list(kls_of_homes(homes).values())
-    return torch.stack([kl.to(kls[0].device) for kl in kls]).sum(0)
+    return total_beside(DIVERGENCE, [kl.to(kls[0].device) for kl in kls])
 
 
 def full_precision(home: Home) -> AbstractContextManager[Any]:
