@@ -8,7 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bayesrule as br
-from bayesrule.cuda_graphs import DIVERGENCE, NOISE, apart, beside, independent, recording, this_moment
+from bayesrule import cuda_graphs
+from bayesrule.cuda_graphs import DIVERGENCE, NOISE, apart, beside, independent, recording, this_moment, total_beside
+from bayesrule.errors import Unsupported
+from bayesrule.kernels import recorded_linear
 
 
 def test_outside_of_a_recording_everything_is_done_in_turn() -> None:
@@ -22,10 +25,15 @@ def test_outside_of_a_recording_everything_is_done_in_turn() -> None:
     second()
     assert done == ["beside", "beside it"]
     assert independent(lambda: torch.ones(())).item() == 1
+    assert total_beside(DIVERGENCE, [torch.tensor(2.0), torch.tensor(3.0)]).item() == 5
 
 
-def _recorded_steps(serial: bool, half: bool, posterior: br.KTied | br.Diagonal) -> list[Tensor]:
-    """Outputs, KLs and gradients of a few replays, which each draw their own noise."""
+def _recorded_steps(serial: bool, half: bool, posterior: br.KTied | br.Diagonal, ways: int = 1) -> list[Tensor]:
+    """Outputs, KLs and gradients of a few replays, which each draw their own noise.
+
+    With several ways a parameter's gradient is a sum: of passes before one backward pass, of another term of the loss,
+    and of what is there already.
+    """
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(70, 50), nn.ReLU(), nn.Linear(50, 50), nn.ReLU(), nn.Linear(50, 10)).cuda()
     bnn = br.bayesianize(net, posterior, br.Normal(0.3), br.LocalReparam()).cuda()
@@ -33,10 +41,13 @@ def _recorded_steps(serial: bool, half: bool, posterior: br.KTied | br.Diagonal)
 
     def step() -> tuple[Tensor, Tensor]:
         bnn.zero_grad()
-        with torch.autocast("cuda", torch.bfloat16, enabled=half):
-            nll = F.cross_entropy(bnn(x), y)
-        kl = br.kl(bnn)
-        (nll + kl / 1000).backward()
+        for _ in range(ways):
+            with torch.autocast("cuda", torch.bfloat16, enabled=half):
+                nll = torch.stack([F.cross_entropy(bnn(x), y) for _ in range(ways)]).sum()
+            kl, loss = br.kl(bnn), nll
+            if ways > 1:
+                loss = loss + 0.1 * torch.stack([parameter.square().sum() for parameter in bnn.parameters()]).sum()
+            (loss + kl / 1000).backward()
         return nll.detach(), kl.detach()
 
     with apart():
@@ -86,7 +97,31 @@ def test_lanes_without_a_gradient() -> None:
 @pytest.mark.usefixtures("matrix_units")
 @pytest.mark.parametrize("posterior", [br.KTied(2), br.Diagonal()], ids=["ktied", "mean-field"])
 @pytest.mark.parametrize("half", [False, True], ids=["tf32", "bf16"])
-def test_lanes_change_nothing(half: bool, posterior: br.KTied | br.Diagonal) -> None:
+@pytest.mark.parametrize("most_weights", [recorded_linear.MOST_WEIGHTS, 0], ids=["small", "large"])
+def test_lanes_change_nothing(
+    half: bool, posterior: br.KTied | br.Diagonal, most_weights: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded_linear, "MOST_WEIGHTS", most_weights)
     beside_each_other, in_turn = (_recorded_steps(serial, half, posterior) for serial in (False, True))
     assert all(torch.equal(one, other) for one, other in zip(beside_each_other, in_turn, strict=True))
     assert not torch.equal(beside_each_other[0], beside_each_other[len(beside_each_other) // 20])
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("matrix_units")
+@pytest.mark.parametrize("half", [False, True], ids=["tf32", "bf16"])
+def test_lanes_change_nothing_where_gradients_come_several_ways(half: bool) -> None:
+    """Their order, and with it the rounding of their sums, may differ."""
+    beside_each_other, in_turn = (_recorded_steps(serial, half, br.KTied(2), ways=2) for serial in (False, True))
+    for one, other in zip(beside_each_other, in_turn, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5 * float(other.abs().max()))
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("matrix_units")
+def test_second_derivatives_of_a_recorded_step_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    bnn = br.bayesianize(nn.Linear(8, 4), br.KTied(2), br.Normal(0.3), br.LocalReparam()).cuda()
+    x = torch.randn(16, 8, device="cuda", requires_grad=True)
+    monkeypatch.setattr(cuda_graphs, "_open", [cuda_graphs._Lanes()])
+    with pytest.raises(Unsupported, match="gradients of gradients"):
+        torch.autograd.grad(bnn(x).square().sum(), x, create_graph=True)

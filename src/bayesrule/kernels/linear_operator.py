@@ -48,11 +48,8 @@ def _linear(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The output, the narrow columns ``x² UU``, the pairs UU and VV as rows, and the bias less its mean."""
     if has_kernels(x):
-        from bayesrule.kernels import triton_layer, triton_noise
+        from bayesrule.kernels import triton_noise
 
-        if triton_layer.is_small(x, weight):
-            after_seeds()
-            return triton_layer.forward(x, weight, fan_in_logs, fan_out_logs, bias, bias_logs, seed)
         with _beside_product(x) as prepared:
             after_seeds()
             fan_in, fan_out, spread = triton_noise.prepare(fan_in_logs, fan_out_logs, bias_logs, seed, x.shape[0])
@@ -128,7 +125,7 @@ def _linear_backward(
     if by_kernels:
         with _beside_product(x) as finished:
             found = triton_noise_gradient.noise_gradients(
-                partial, x, fan_in_pairs, fan_out_pairs, spread, rank, input_gradient if of_x else None, of_bias
+                partial, x, fan_in_pairs, fan_out_pairs, spread, input_gradient if of_x else None, of_bias
             )
     weight_gradient = gradient.mT @ x if of_weight else x.new_empty(0)
     if by_kernels:

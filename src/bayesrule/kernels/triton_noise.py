@@ -32,7 +32,6 @@ __all__ = [
     "four_normals",
     "has_fast_sines",
     "narrow_columns",
-    "noise_of_bias",
     "normals",
     "prepare",
     "row_blocks_of",
@@ -74,11 +73,13 @@ def _pairs_of(logs, out, count, block, off_diagonal, K: tl.constexpr, BLOCK: tl.
 
 
 @kernel
-def noise_of_bias(logs, seed, n, group, columns, FAST: tl.constexpr):
+def _bias_noise(logs, spread, seed, n, group, block, BLOCK: tl.constexpr, FAST: tl.constexpr):
     """``σ ∘ ε`` of some columns, the noise that of a row beyond all others."""
+    columns = block * BLOCK + tl.arange(0, BLOCK)
     bits = philox(seed, columns, tl.zeros_like(columns) + group)
     parts = two_parts(bits[0], bits[1], FAST)
-    return tl.exp(tl.load(logs + columns, columns < n, 0.0)) * tl.sqrt(parts[0]) * parts[1]
+    std = tl.exp(tl.load(logs + columns, columns < n, 0.0))
+    tl.store(spread + columns, std * tl.sqrt(parts[0]) * parts[1], columns < n)
 
 
 @kernel
@@ -93,9 +94,7 @@ def _prepare_kernel(
     elif block < of_rows + of_columns:
         _pairs_of(fan_out, fan_out_pairs, n, block - of_rows, 2.0, K, BLOCK)
     else:
-        columns = (block - of_rows - of_columns) * BLOCK + tl.arange(0, BLOCK)
-        of_bias = noise_of_bias(bias_logs, tl.load(seed_at), n, group, columns, FAST)
-        tl.store(bias_spread + columns, of_bias, columns < n)
+        _bias_noise(bias_logs, bias_spread, tl.load(seed_at), n, group, block - of_rows - of_columns, BLOCK, FAST)
 
 
 @kernel
