@@ -65,6 +65,7 @@ CASES = {
         "4 × dense 4096, batch 1024, bf16, graph": Case((4096,) * 5, 1024, half=True, graph=True),
         "15 × dense 8192, a billion weights, batch 8192, bf16, graph": Case((8192,) * 16, 8192, half=True, graph=True),
         "784-400-400-10, batch 1024, graph": Case(PERCEPTRON, 1024, graph=True),
+        "784-400-400-10, batch 1024, bf16, graph": Case(PERCEPTRON, 1024, half=True, graph=True),
     },
 }
 

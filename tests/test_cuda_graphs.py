@@ -8,10 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bayesrule as br
-from bayesrule import cuda_graphs
 from bayesrule.cuda_graphs import DIVERGENCE, NOISE, apart, beside, independent, recording, this_moment, total_beside
-from bayesrule.errors import Unsupported
-from bayesrule.kernels import recorded_linear
 
 
 def test_outside_of_a_recording_everything_is_done_in_turn() -> None:
@@ -97,11 +94,7 @@ def test_lanes_without_a_gradient() -> None:
 @pytest.mark.usefixtures("matrix_units")
 @pytest.mark.parametrize("posterior", [br.KTied(2), br.Diagonal()], ids=["ktied", "mean-field"])
 @pytest.mark.parametrize("half", [False, True], ids=["tf32", "bf16"])
-@pytest.mark.parametrize("most_weights", [recorded_linear.MOST_WEIGHTS, 0], ids=["small", "large"])
-def test_lanes_change_nothing(
-    half: bool, posterior: br.KTied | br.Diagonal, most_weights: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recorded_linear, "MOST_WEIGHTS", most_weights)
+def test_lanes_change_nothing(half: bool, posterior: br.KTied | br.Diagonal) -> None:
     beside_each_other, in_turn = (_recorded_steps(serial, half, posterior) for serial in (False, True))
     assert all(torch.equal(one, other) for one, other in zip(beside_each_other, in_turn, strict=True))
     assert not torch.equal(beside_each_other[0], beside_each_other[len(beside_each_other) // 20])
@@ -115,13 +108,3 @@ def test_lanes_change_nothing_where_gradients_come_several_ways(half: bool) -> N
     beside_each_other, in_turn = (_recorded_steps(serial, half, br.KTied(2), ways=2) for serial in (False, True))
     for one, other in zip(beside_each_other, in_turn, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5 * float(other.abs().max()))
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("matrix_units")
-def test_second_derivatives_of_a_recorded_step_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    bnn = br.bayesianize(nn.Linear(8, 4), br.KTied(2), br.Normal(0.3), br.LocalReparam()).cuda()
-    x = torch.randn(16, 8, device="cuda", requires_grad=True)
-    monkeypatch.setattr(cuda_graphs, "_open", [cuda_graphs._Lanes()])
-    with pytest.raises(Unsupported, match="gradients of gradients"):
-        torch.autograd.grad(bnn(x).square().sum(), x, create_graph=True)

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 SEEDS, NOISE, DIVERGENCE = 0, 1, 2
-GRADIENTS = 3, 4
 """Lanes. Memory of a lane is used again by the same lane only: none may start before what it wrote has been read."""
 
 
@@ -26,7 +25,6 @@ class _Lanes:
     streams: dict[int, torch.cuda.Stream] = field(default_factory=dict)
     kept: list[Tensor] = field(default_factory=list)
     made: dict[tuple[int, int], Tensor] = field(default_factory=dict)
-    layers: int = 0
 
     def stream(self, lane: int) -> torch.cuda.Stream:
         if lane not in self.streams:
@@ -121,23 +119,6 @@ def beside(lane: int, since: Moment | None = None) -> Iterator[Callable[[], None
         side.wait_event(since.event)
     with torch.cuda.stream(side):
         yield lambda: main.wait_stream(side)
-
-
-def is_recording() -> bool:
-    """Whether there are lanes."""
-    return bool(_open)
-
-
-def gradient_lane() -> int:
-    """For the gradients of the next layer's parameters: neighbouring layers have different ones."""
-    _open[-1].layers += 1
-    return GRADIENTS[_open[-1].layers % len(GRADIENTS)]
-
-
-def keep(*tensors: Tensor) -> None:
-    """Not to be freed while a recording goes on, as a lane reads them, which Python may have forgotten before."""
-    if _open:
-        _open[-1].kept += tensors
 
 
 def made_beside(lane: int, tensor: Tensor) -> None:

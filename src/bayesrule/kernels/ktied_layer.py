@@ -5,12 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bayesrule.cuda_graphs import beside, gradient_lane, in_turn
 from bayesrule.kernels.eager import ordinary_on_cpu
 from bayesrule.kernels.ktied_linear import ktied_linear
 from bayesrule.kernels.linear_operator import Bias, BiasLaw, ktied_linear_seeded
 from bayesrule.kernels.operators import MOST_PAIRS
-from bayesrule.kernels.recorded_linear import has_gradient_lane, parameters_beside, recorded_linear
 from bayesrule.kernels.seeded import early_seed, seeded_dtype
 from bayesrule.kernels.tap import StoredParameters, layer_tensors
 from bayesrule.random import FromGenerator, NoiseSource
@@ -43,22 +41,12 @@ def ktied_output(
             return ktied_linear(x, weight, fan_in, fan_out, epsilon, *of_bias)
         rows = ktied_linear(x.flatten(0, -2), weight, fan_in, fan_out, epsilon.flatten(0, -2), *of_bias)
     elif _few_pairs(logs[0].shape[-1]) and (dtype := seeded_dtype(x, mean, noise, *logs)) is not None:
-        inputs = x.flatten(0, -2).to(dtype).contiguous()
-        lane = gradient_lane() if has_gradient_lane(inputs, mean, *logs) else None
-        with in_turn() if lane is None else beside(lane) as taken:
-            law = None if bias is None else bias()
-            fits = bias is None or (law is not None and _in_float32(law))
-            if fits:
-                weight, fan_in, fan_out = layer_tensors(mean, stored, logs, dtype)
-                node = None if lane is None else parameters_beside(inputs, weight, fan_in, fan_out, law)
-        taken()
-        if not fits:
+        law = None if bias is None else bias()
+        if bias is not None and (law is None or not _in_float32(law)):
             return None
+        weight, fan_in, fan_out = layer_tensors(mean, stored, logs, dtype)
         seed = early_seed(noise, x.device)
-        if node is None:
-            rows = ktied_linear_seeded(inputs, weight, fan_in, fan_out, seed, law)
-        else:
-            rows = recorded_linear(inputs, node, weight, fan_in, fan_out, seed, law)
+        rows = ktied_linear_seeded(x.flatten(0, -2).to(dtype), weight, fan_in, fan_out, seed, law)
     else:
         return None
     return rows.reshape(*x.shape[:-1], mean.shape[-1])

@@ -125,7 +125,7 @@ def _linear_backward(
     if by_kernels:
         with _beside_product(x) as finished:
             found = triton_noise_gradient.noise_gradients(
-                partial, x, fan_in_pairs, fan_out_pairs, spread, input_gradient if of_x else None, of_bias
+                partial, x, fan_in_pairs, fan_out_pairs, spread, rank, input_gradient if of_x else None, of_bias
             )
     weight_gradient = gradient.mT @ x if of_weight else x.new_empty(0)
     if by_kernels:

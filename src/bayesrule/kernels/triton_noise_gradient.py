@@ -7,8 +7,6 @@ Sums over rows stay in registers while a program goes down its columns; programs
 # The arguments of kernels are pointers and numbers, for which Triton has no types.
 from __future__ import annotations
 
-import math
-
 import torch
 import triton
 import triton.language as tl
@@ -199,7 +197,7 @@ def _finish_kernel(
 
 
 def noise_gradients(
-    partial: tuple[Tensor, Tensor], x: Tensor, fan_in_pairs: Tensor, fan_out_pairs: Tensor, spread: Tensor,
+    partial: tuple[Tensor, Tensor], x: Tensor, fan_in_pairs: Tensor, fan_out_pairs: Tensor, spread: Tensor, rank: int,
     input_gradient: Tensor | None, with_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients in the logarithms of the factors, in the bias and in its logarithms, empty where there are none.
@@ -209,15 +207,7 @@ def noise_gradients(
     """
     of_narrow, of_fan_out = partial
     of_fan_in = fan_in_gradient(x, of_narrow, fan_in_pairs, input_gradient)
-    return summed(of_fan_in, of_fan_out, fan_in_pairs, fan_out_pairs, spread, with_bias)
-
-
-def summed(
-    of_fan_in: Tensor, of_fan_out: Tensor, fan_in_pairs: Tensor, fan_out_pairs: Tensor, spread: Tensor, with_bias: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What `noise_gradients` finds, from the partial sums of `fan_in_gradient` and `variance_gradient`."""
-    (count, m), n, block, like = fan_in_pairs.shape, fan_out_pairs.shape[1], 32, of_fan_in
-    rank = (math.isqrt(8 * count + 1) - 1) // 2
+    (count, m), n, block, like = fan_in_pairs.shape, fan_out_pairs.shape[1], 32, of_narrow
     bias = like.new_empty(n if with_bias else 0)
     found = like.new_empty(m, rank), like.new_empty(n, rank), bias, torch.empty_like(spread)
     programs = triton.cdiv(m, block) + triton.cdiv(n, block) + triton.cdiv(bias.numel(), block)
