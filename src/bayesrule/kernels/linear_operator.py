@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesrule.cuda_graphs import NOISE, Moment, after_seeds, beside, in_turn, this_moment
+from bayesrule.cuda_graphs import NOISE, after_seeds, beside, in_turn
 from bayesrule.kernels.operators import BLOCK_ROWS, by_matrix_units, has_kernels, seeded_normals
 from bayesrule.kernels.pairs import pair_rows, pair_rows_backward
 
@@ -50,14 +50,13 @@ def _linear(
     if has_kernels(x):
         from bayesrule.kernels import triton_noise
 
-        before = this_moment()
-        output = x @ weight.mT
-        with _beside_product(x, before) as prepared:
-            fan_in, fan_out = triton_noise.prepare(fan_in_logs, fan_out_logs)
+        with _beside_product(x) as prepared:
+            after_seeds()
+            fan_in, fan_out, spread = triton_noise.prepare(fan_in_logs, fan_out_logs, bias_logs, seed, x.shape[0])
             narrow = triton_noise.narrow_columns(x, fan_in)
+        output = x @ weight.mT
         prepared()
-        after_seeds()
-        spread = triton_noise.add_noise(output, narrow, fan_out, bias, bias_logs, seed)
+        triton_noise.add_noise(output, narrow, fan_out, bias, spread, seed)
         return output, narrow, fan_in, fan_out, spread
     output = x @ weight.mT
     fan_in, fan_out = pair_rows(fan_in_logs, 1.0), pair_rows(fan_out_logs, 2.0)
@@ -67,12 +66,9 @@ def _linear(
     return output.add_(_shifted(noise, bias, spread)), narrow, fan_in, fan_out, spread
 
 
-def _beside_product(x: Tensor, since: Moment | None) -> AbstractContextManager[Callable[[], None]]:
-    """For noise, on the processors that a product by matrix units leaves free; one in full precision needs them.
-
-    The product, which takes longer, is recorded first: of two branches of a graph the second starts later.
-    """
-    return beside(NOISE, since) if by_matrix_units(x) else in_turn()
+def _beside_product(x: Tensor) -> AbstractContextManager[Callable[[], None]]:
+    """For noise, on the processors that a product by matrix units leaves free; one in full precision needs them."""
+    return beside(NOISE) if by_matrix_units(x) else in_turn()
 
 
 def _std(narrow: Tensor, fan_out_pairs: Tensor) -> Tensor:
@@ -123,18 +119,16 @@ def _linear_backward(
     if by_kernels:
         from bayesrule.kernels import triton_noise_gradient
 
-        before = this_moment()
+        with _beside_product(x):
+            partial = triton_noise_gradient.variance_gradient(gradient, narrow, fan_out_pairs, seed, of_bias)
     input_gradient = gradient @ weight if of_x and weight is not None else x.new_empty(0)
     if by_kernels:
-        with _beside_product(x, before):
-            partial = triton_noise_gradient.variance_gradient(gradient, narrow, fan_out_pairs, seed, of_bias)
-        before = this_moment()
-    weight_gradient = gradient.mT @ x if of_weight else x.new_empty(0)
-    if by_kernels:
-        with _beside_product(x, before) as finished:
+        with _beside_product(x) as finished:
             found = triton_noise_gradient.noise_gradients(
                 partial, x, fan_in_pairs, fan_out_pairs, spread, rank, input_gradient if of_x else None, of_bias
             )
+    weight_gradient = gradient.mT @ x if of_weight else x.new_empty(0)
+    if by_kernels:
         finished()
         return input_gradient, weight_gradient, *found
     std, wide, slope = _std(narrow, fan_out_pairs), x.to(narrow.dtype), gradient.to(narrow.dtype)

@@ -42,8 +42,7 @@ PADDED = tl.constexpr(16)
 """Pairs of columns, padded to what a matrix unit takes: ranks up to 5."""
 PROGRAMS = 512
 """About how many a launch should have: a few for each processor of the largest GPUs."""
-NARROW_ROWS, FEWER_ROWS, NARROW_BLOCK = 32, 16, 128
-"""Of a program; fewer rows where otherwise most of a GPU would wait."""
+NARROW_ROWS, NARROW_BLOCK = 32, 128
 FEW_PIECES, ENOUGH_PROGRAMS = 8, 128
 """Where a loop over inputs is so short, or so many programs go through it, parts of it would not pay their sum."""
 
@@ -74,21 +73,28 @@ def _pairs_of(logs, out, count, block, off_diagonal, K: tl.constexpr, BLOCK: tl.
 
 
 @kernel
-def _bias_noise(logs, seed, columns, column_ok, group, FAST: tl.constexpr):
+def _bias_noise(logs, spread, seed, n, group, block, BLOCK: tl.constexpr, FAST: tl.constexpr):
     """``σ ∘ ε`` of some columns, the noise that of a row beyond all others."""
+    columns = block * BLOCK + tl.arange(0, BLOCK)
     bits = philox(seed, columns, tl.zeros_like(columns) + group)
     parts = two_parts(bits[0], bits[1], FAST)
-    return tl.exp(tl.load(logs + columns, column_ok, 0.0)) * tl.sqrt(parts[0]) * parts[1]
+    std = tl.exp(tl.load(logs + columns, columns < n, 0.0))
+    tl.store(spread + columns, std * tl.sqrt(parts[0]) * parts[1], columns < n)
 
 
 @kernel
-def _prepare_kernel(fan_in, fan_out, fan_in_pairs, fan_out_pairs, m, n, K: tl.constexpr, BLOCK: tl.constexpr):
-    """The pairs of both factors, of which one of the fan-out stands for both its orders."""
-    block, of_rows = tl.program_id(0), tl.cdiv(m, BLOCK)
+def _prepare_kernel(
+    fan_in, fan_out, fan_in_pairs, fan_out_pairs, bias_logs, bias_spread, seed_at, m, n, group,
+    K: tl.constexpr, BLOCK: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    """The pairs of both factors, of which one of the fan-out stands for both its orders; and the bias's noise."""
+    block, of_rows, of_columns = tl.program_id(0), tl.cdiv(m, BLOCK), tl.cdiv(n, BLOCK)
     if block < of_rows:
         _pairs_of(fan_in, fan_in_pairs, m, block, 1.0, K, BLOCK)
-    else:
+    elif block < of_rows + of_columns:
         _pairs_of(fan_out, fan_out_pairs, n, block - of_rows, 2.0, K, BLOCK)
+    else:
+        _bias_noise(bias_logs, bias_spread, tl.load(seed_at), n, group, block - of_rows - of_columns, BLOCK, FAST)
 
 
 @kernel
@@ -112,11 +118,11 @@ def _narrow_kernel(
 
 @kernel
 def _noise_kernel(
-    y, narrow, pairs, bias, bias_logs, bias_spread, seed_at, b, n, group, tiny,
+    y, narrow, pairs, bias, bias_spread, seed_at, b, n, tiny,
     P: tl.constexpr, COLUMNS: tl.constexpr, FAST: tl.constexpr, REPLACE: tl.constexpr,
     WITH_BIAS: tl.constexpr, RANDOM_BIAS: tl.constexpr,
 ):  # fmt: skip
-    """``y += √(t VVᵀ) ∘ ε`` and the bias, whose noise is kept, for four strips of rows; or ``y = ε``."""
+    """``y += √(t VVᵀ) ∘ ε`` and the bias, for four strips of rows; or ``y = ε``."""
     block = tl.program_id(0)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     column_ok = columns < n
@@ -132,10 +138,7 @@ def _noise_kernel(
         if WITH_BIAS:
             shift += tl.load(bias + columns, column_ok, 0.0)
         if RANDOM_BIAS:
-            of_bias = _bias_noise(bias_logs, seed, columns, column_ok, group, FAST)
-            shift += of_bias
-            if block == 0:
-                tl.store(bias_spread + columns, of_bias, column_ok)
+            shift += tl.load(bias_spread + columns, column_ok, 0.0)
         tiles = four_tiles(y, block, columns, n, b, column_ok)
         squares, sides = four_parts(seed, block, columns, tiles[0], FAST)
         for strip in tl.static_range(4):
@@ -163,56 +166,59 @@ def splits_of(blocks: int, pieces: int, programs: int = PROGRAMS) -> tuple[int, 
     return triton.cdiv(pieces, each), each
 
 
-def prepare(fan_in_logs: Tensor, fan_out_logs: Tensor) -> tuple[Tensor, Tensor]:
-    """The products of the columns of both factors in pairs, as rows, from their logarithms."""
+def prepare(
+    fan_in_logs: Tensor, fan_out_logs: Tensor, bias_logs: Tensor | None, seed: Tensor, rows: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The products of the columns of both factors in pairs, as rows, and the bias's noise, from their logarithms."""
     (m, rank), n, block = fan_in_logs.shape, fan_out_logs.shape[0], 256
-    count = rank * (rank + 1) // 2
+    count, logs = rank * (rank + 1) // 2, fan_in_logs if bias_logs is None else bias_logs
     pairs = fan_in_logs.new_empty(count, m), fan_in_logs.new_empty(count, n)
-    programs = triton.cdiv(m, block) + triton.cdiv(n, block)
-    _prepare_kernel[(programs,)](fan_in_logs, fan_out_logs, *pairs, m, n, K=rank, BLOCK=block)
-    return pairs
+    spread = fan_in_logs.new_empty(0 if bias_logs is None else n)
+    programs = triton.cdiv(m, block) + triton.cdiv(n, block) + triton.cdiv(spread.numel(), block)
+    _prepare_kernel[(programs,)](
+        fan_in_logs, fan_out_logs, *pairs, logs, spread, seed, m, n, row_blocks_of(rows) * STRIP.value,
+        K=rank, BLOCK=block, FAST=has_fast_sines(logs),
+    )  # fmt: skip
+    return *pairs, spread
 
 
 def narrow_columns(x: Tensor, fan_in_pairs: Tensor) -> Tensor:
     """``x² UU``, of pairs as rows of float32."""
     (b, m), count = x.shape, fan_in_pairs.shape[0]
-    rows = NARROW_ROWS if b >= NARROW_ROWS * ENOUGH_PROGRAMS else FEWER_ROWS
-    blocks = triton.cdiv(b, rows)
+    blocks = triton.cdiv(b, NARROW_ROWS)
     splits, pieces = 1, triton.cdiv(m, NARROW_BLOCK)
     if pieces > FEW_PIECES and blocks < ENOUGH_PROGRAMS:
         splits, pieces = splits_of(blocks, pieces)
     narrow = x.new_empty(splits, b, count, dtype=torch.float32)
     _narrow_kernel[(blocks, splits)](
         x, fan_in_pairs, narrow, b, m, pieces * NARROW_BLOCK,
-        P=count, ROWS=rows, BLOCK=NARROW_BLOCK, **settings(x),
+        P=count, ROWS=NARROW_ROWS, BLOCK=NARROW_BLOCK, **settings(x),
     )  # fmt: skip
     return narrow.sum(0) if splits > 1 else narrow[0]
 
 
 def add_noise(
-    y: Tensor, narrow: Tensor, fan_out_pairs: Tensor, bias: Tensor | None, bias_logs: Tensor | None, seed: Tensor
-) -> Tensor:
-    """Add noise and bias to ``y`` in place, from the narrow columns; gives the bias less its mean, empty without."""
-    return _add_noise(y, narrow, fan_out_pairs, bias, bias_logs, seed, fan_out_pairs.shape[0], replace=False)
+    y: Tensor, narrow: Tensor, fan_out_pairs: Tensor, bias: Tensor | None, spread: Tensor, seed: Tensor
+) -> None:
+    """Add noise and bias to ``y`` in place, from the narrow columns."""
+    _add_noise(y, narrow, fan_out_pairs, bias, spread, seed, fan_out_pairs.shape[0], replace=False)
 
 
 def normals(seed: Tensor, b: int, n: int) -> Tensor:
     """The noise that `add_noise` takes from this seed."""
     out = torch.empty(b, n, dtype=torch.float32, device=seed.device)
-    _add_noise(out, out, out, None, None, seed, 1, replace=True)
+    _add_noise(out, out, out, None, out[:0], seed, 1, replace=True)
     return out
 
 
 def _add_noise(
-    y: Tensor, narrow: Tensor, pairs: Tensor, bias: Tensor | None, bias_logs: Tensor | None, seed: Tensor, count: int,
-    *, replace: bool,
-) -> Tensor:  # fmt: skip
+    y: Tensor, narrow: Tensor, pairs: Tensor, bias: Tensor | None, spread: Tensor, seed: Tensor, count: int, *,
+    replace: bool,
+) -> None:  # fmt: skip
     (b, n), blocks = y.shape, row_blocks_of(y.shape[0])
-    columns, spread = tile_columns(blocks, n), pairs.new_empty(0 if bias_logs is None else n)
+    columns = tile_columns(blocks, n)
     _noise_kernel[(blocks, triton.cdiv(n, columns))](
-        y, narrow, pairs, pairs if bias is None else bias, pairs if bias_logs is None else bias_logs, spread, seed,
-        b, n, blocks * STRIP.value, torch.finfo(torch.float32).tiny,
+        y, narrow, pairs, pairs if bias is None else bias, spread, seed, b, n, torch.finfo(torch.float32).tiny,
         P=count, COLUMNS=columns, FAST=has_fast_sines(y), REPLACE=replace,
-        WITH_BIAS=bias is not None, RANDOM_BIAS=bias_logs is not None, num_warps=columns // 16,
+        WITH_BIAS=bias is not None, RANDOM_BIAS=spread.numel() > 0, num_warps=columns // 16,
     )  # fmt: skip
-    return spread
