@@ -64,7 +64,7 @@ class DiagonalNewtonRule(Rule):
 
     def deviation(self, state: DiagonalNewtonState, noise: Tensor, damping: Tensor) -> Tensor:
         """``ε / √(h + γ)``."""
-        return noise * (state.curvature + damping).rsqrt()
+        return (state.curvature + damping).rsqrt_().mul_(noise)
 
     def update(
         self, mean: Tensor, state: DiagonalNewtonState, message: Message, prior: PriorTerm, *, lr: Number, refresh: bool

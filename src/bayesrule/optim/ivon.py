@@ -27,9 +27,9 @@ def riemannian(relative: Tensor) -> Tensor:
     """``1 + z + ½z² = ½ + ½(1 + z)²``, by which a precision grows, at least ½   [Lin et al. 2020; Shen et al. 2024].
 
     The natural gradient's step ``z = ρ(ŝ − s)/s``, and the geodesic's next term: plain steps, ``1 + z``, go below zero
-    where the noise of ŝ is large.
+    where the noise of ŝ is large. It is written over ``relative``.
     """
-    return (1 + relative).square_().add_(1).mul_(0.5)
+    return relative.add_(1).square_().add_(1).mul_(0.5)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class IVONRule(PriceRule, DiagonalNewtonRule):
         self, state: DiagonalNewtonState, gradient: Tensor, deviation: Tensor, damping: Tensor
     ) -> dict[str, Tensor]:
         """``ĥ = ĝ (θ − m)/σ²``   [line 2], over the precision ``h + γ`` that the draw had."""
-        return {"relative": gradient * deviation}
+        return {"relative": deviation.mul_(gradient)}
 
     def averaged_curvature(self, state: DiagonalNewtonState, message: Message, damping: Tensor) -> Averaged:
         """``h ← β₂h + (1−β₂)ĥ + ½(1−β₂)²(h − ĥ)²/(h + γ)``   [line 4]."""
@@ -60,7 +60,7 @@ class IVONRule(PriceRule, DiagonalNewtonRule):
             return Averaged(state.curvature, precision)
         relative = message.curvature["relative"].to(precision)
         growth = riemannian(torch.addcdiv(relative, state.curvature, precision, value=-1).mul_(1 - self.betas[1]))
-        precision = precision * growth
+        precision = growth.mul_(precision)
         return Averaged(precision - damping, precision)
 
     def direction(self, state: DiagonalNewtonState, message: Message, prior: PriorTerm, mean: Tensor) -> Directed:

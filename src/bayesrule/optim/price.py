@@ -36,7 +36,7 @@ class PriceRule(Rule):
         Args:
             state: Before the step.
             gradient: At the draw.
-            deviation: ``(w − μ) N/λ``.
+            deviation: ``(w − μ) N/λ``, which may be written over.
             damping: γ.
         """
 
