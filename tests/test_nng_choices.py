@@ -8,11 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from bayesrule.errors import InvalidArgument
 from bayesrule.experiments import Context
 from bayesrule.experiments.nng import choices, regression
+from bayesrule.experiments.nng.keep_choices import app, keep
 from bayesrule.experiments.nng.protocol import rule_of
 from bayesrule.experiments.nng.table1 import TABLE1
+
+RESULTS = Path(__file__).parents[1] / "results" / "nng"
 
 
 def searched(
@@ -66,8 +71,8 @@ def test_choices_are_written_and_read(tmp_path: Path, monkeypatch: pytest.Monkey
     stored.write_text(json.dumps({"chosen": before}))
     monkeypatch.setattr(choices, "FILE", stored)
     result = tmp_path / "result.json"
-    result.write_text(json.dumps({"experiment": "nng/search", "rows": searched("a", 0.1, -1.0)}))
-    choices.main(result)
+    result.write_text(json.dumps({"experiment": "nng/search", "preset": "paper", "rows": searched("a", 0.1, -1.0)}))
+    keep(result, choices.FILE)
     choices.chosen.cache_clear()
     try:
         assert choices.choice("nobody searched on it", "bbb") == {"kl_weight": 0.3}
@@ -87,13 +92,15 @@ def test_choices_for_two_layers_are_apart(tmp_path: Path, monkeypatch: pytest.Mo
     result = tmp_path / "result.json"
     try:
         assert choices.choice("a", "noisy-kfac", deep=True)["kl_weight"] == 0.7  # nobody searched there yet
-        result.write_text(json.dumps({"experiment": "nng/deep-search", "rows": searched("a", 0.1, -1.0)}))
-        choices.main(result)
+        result.write_text(
+            json.dumps({"experiment": "nng/deep-search", "preset": "paper", "rows": searched("a", 0.1, -1.0)})
+        )
+        keep(result, choices.FILE)
         choices.chosen.cache_clear()
         weights = [choices.choice("a", "noisy-kfac", deep=deep)["kl_weight"] for deep in (False, True)]
         assert weights == [0.7, 0.1]
-        result.write_text(json.dumps({"experiment": "nng/search", "rows": searched("a", 0.5, -1.0)}))
-        choices.main(result)
+        result.write_text(json.dumps({"experiment": "nng/search", "preset": "paper", "rows": searched("a", 0.5, -1.0)}))
+        keep(result, choices.FILE)
         choices.chosen.cache_clear()
         weights = [choices.choice("a", "noisy-kfac", deep=deep)["kl_weight"] for deep in (False, True)]
         assert weights == [0.5, 0.1]
@@ -122,7 +129,34 @@ def test_conventions_hold_for_the_methods_that_have_them(tmp_path: Path, monkeyp
     assert (bbb.warm_up, bbb.start, bbb.quiet_steps) == (None, "he", 0)
     assert not rule_of(kfac).warm_up
     result = tmp_path / "result.json"
-    result.write_text(json.dumps({"experiment": "nng/search", "rows": searched("a", 0.1, -1.0)}))
-    choices.main(result)
+    result.write_text(json.dumps({"experiment": "nng/search", "preset": "paper", "rows": searched("a", 0.1, -1.0)}))
+    keep(result, choices.FILE)
     assert choices.conventions("noisy-kfac")["start"] == "he"
     assert choices.conventions("noisy-adam")["max_kl"] == 0.5
+
+
+@pytest.mark.parametrize("other", [{"experiment": "nng/table1"}, {"preset": "smoke"}])
+def test_other_results_are_refused_and_change_nothing(other: dict[str, str], tmp_path: Path) -> None:
+    settings, result = tmp_path / "settings.json", tmp_path / "result.json"
+    settings.write_text("{}")
+    found = {"experiment": "nng/search", "preset": "paper", "rows": searched("a", 0.1, -1.0)} | other
+    result.write_text(json.dumps(found))
+    with pytest.raises(InvalidArgument, match="preset paper"):
+        keep(result, settings)
+    with pytest.raises(InvalidArgument, match=r"result\.json of a search"):
+        keep(tmp_path, settings)
+    assert settings.read_text() == "{}"
+
+
+def test_published_searches_give_the_settings(tmp_path: Path) -> None:
+    """All but conventions, which have an experiment of their own."""
+    names = ("search", "search/noisy-adam", "deep-search", "deep-search/noisy-adam")
+    results = [str(RESULTS / name / "result.json") for name in names]
+    settings, stored = tmp_path / "settings.json", json.loads(choices.FILE.read_text())
+    conventions = (choices.CONVENTIONS, choices.OWN_CONVENTIONS)
+    settings.write_text(json.dumps({name: stored[name] for name in conventions}))
+    told = CliRunner().invoke(app, [*results, "--settings", str(settings)])
+    assert told.exit_code == 0
+    assert "chosen / boston / noisy-kfac / kl_weight: None → 0.5" in told.output
+    assert json.loads(settings.read_text()) == stored
+    assert CliRunner().invoke(app, [str(tmp_path)]).exit_code == 2

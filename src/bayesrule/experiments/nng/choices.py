@@ -1,14 +1,11 @@
 """The settings that `nng/search` and `nng/deep-search` chose on validation rows, kept in `settings.json`.
 
-    python -m bayesrule.experiments.nng.choices RESULT
-
-writes that file anew, given a search's `result.json`.
+`keep_choices` writes that file anew.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -25,8 +22,8 @@ PLAIN_NOISE, WEAK_NOISE = (6.0, 6.0), (1.0, 0.01)
 """Shape and rate of the Gamma prior on the noise's precision."""
 KEYS = {PLAIN_NOISE: "chosen", WEAK_NOISE: "chosen, weak noise prior"}
 CONVENTIONS, OWN_CONVENTIONS = "conventions", "conventions of a method"
-DEEP_SEARCH, DEEP = "nng/deep-search", "two hidden layers"
-"""The search with two hidden layers, and what its choices are kept under."""
+ONE_LAYER_SEARCH, DEEP_SEARCH, DEEP = "nng/search", "nng/deep-search", "two hidden layers"
+"""Both searches, and what the choices of that with two hidden layers are kept under."""
 WITHOUT = {"bbb": ("beta", "warm_up", "max_kl", "quiet_steps", "T_inv"), "noisy-adam": ("warm_up", "T_inv")}
 """Fields of a setting that a method does not have; noisy Adam starts at the prior, as printed."""
 SEARCHED_AS = {"noisy-ekfac": "noisy-kfac", "noisy-kfac-exact": "noisy-kfac"}
@@ -124,11 +121,9 @@ def _scored(
     return found
 
 
-def main(result: Path) -> None:
-    """Write the file; methods that were not searched keep what they had."""
-    read = json.loads(result.read_text(encoding="utf-8"))
+def merged(stored: Mapping[str, Any], read: Mapping[str, Any]) -> dict[str, Any]:
+    """What the file has after a search's result is taken into it: methods that were not searched keep what they had."""
     found = {"source": f"{read['experiment']}: {HOW}", **with_choices(read["rows"])}
-    stored = json.loads(FILE.read_text(encoding="utf-8"))
     searched = {row["method"] for row in read["rows"]}
     deep = read["experiment"] == DEEP_SEARCH
     before = stored.get(DEEP, {}) if deep else stored
@@ -137,9 +132,4 @@ def main(result: Path) -> None:
             here = found.setdefault(key, {EVERY: {}}).setdefault(dataset, {})
             here |= {method: point for method, point in points.items() if method not in searched}
     kept = {name: stored[name] for name in (CONVENTIONS, OWN_CONVENTIONS, DEEP) if name in stored}
-    found = {**stored, DEEP: found} if deep else {**found, **kept}
-    FILE.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    return {**stored, DEEP: found} if deep else {**found, **kept}
