@@ -161,6 +161,18 @@ def test_a_curve_reaches_a_level_when_it_stays_there() -> None:
     assert [curve.reaches(level) for level in (-4.0, -2.5, -1.5, 0.0)] == [10.0, 20.0, 40.0, 40.0]
 
 
+def test_a_level_that_is_never_reached_is_told_so() -> None:
+    def rows(end: float) -> list[Row]:
+        values = {"bbb": (-1.0, 30.0), "noisy-kfac": (end, 60.0)}
+        return [Row("boston", method, "lr 0.01", metric, value, None, 1) for method, pair in values.items()
+                for metric, value in zip(("elbo", "iterations_to_bbb"), pair, strict=True)]  # fmt: skip
+
+    claim = figure1.faster("noisy-kfac", 2.0)
+    assert claim.check(rows(-1.01)).standing == "held"
+    verdict = claim.check(rows(-1.5))
+    assert (verdict.standing, verdict.detail) == ("not held", "share of BBB's iterations: boston never")
+
+
 def test_trials_are_shuffled_as_active_learning_does(table: Table) -> None:
     trial = Trial.shuffled(len(table.x), 20, 30, seed=5)
     seen: list[torch.Tensor] = []

@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bayesrule.errors import Unsupported
+from bayesrule.errors import InvalidArgument, Unsupported
 from bayesrule.likelihoods import Bernoulli, Categorical, Gaussian, GaussianGammaNoise, Likelihood, Poisson
+from bayesrule.likelihoods.support import readable_values
 from bayesrule.random import NoiseSource
 
 Fisher = Literal["sampled", "exact", "empirical"]
@@ -32,9 +33,11 @@ def sampled_cotangents(
             return constant.softmax(-1).scatter_add(-1, index, constant.new_full((), -1.0).expand(index.shape))
         return torch.func.grad(lambda f: -likelihood.log_prob(f, targets).sum())(constant)
 
-    if samples == 1:
-        return one().unsqueeze(0)
-    return torch.stack([one() for _ in range(samples)]) * samples**-0.5
+    try:
+        return one().unsqueeze(0) if samples == 1 else torch.stack([one() for _ in range(samples)]) * samples**-0.5
+    except (InvalidArgument, RuntimeError):  # where nothing is refused, nothing more is looked at
+        _check_outputs(constant)
+        raise
 
 
 def exact_cotangents(
@@ -60,3 +63,13 @@ def exact_cotangents(
             got=type(likelihood).__name__, remedy='Use fisher="sampled".',
         )  # fmt: skip
     return columns.to(outputs.dtype)
+
+
+def _check_outputs(outputs: Tensor) -> None:
+    """Refuse outputs that are not finite, in place of the targets that were sampled at them."""
+    values = readable_values(outputs)
+    if values is not None and not (finite := values.isfinite()).all():
+        raise InvalidArgument(
+            "The network's outputs are not finite", got=f"{int((~finite).sum())} of {finite.numel()} numbers",
+            remedy="Look for NaN in the batch's inputs; if they are finite, training has diverged: lower lr.",
+        ) from None  # fmt: skip

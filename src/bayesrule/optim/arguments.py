@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from numbers import Integral, Real
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from bayesrule.data.names import nearest
@@ -45,10 +46,15 @@ def check_numbers(n_data: object, lr: object, plain_lr: object, kl_weight: objec
             remedy="Give len(train_dataset), not the number of batches.",
         )  # fmt: skip
     for name, value in (("lr", lr), ("plain_lr", plain_lr), ("noise_lr", noise_lr)):
-        if not isinstance(value, Real | Tensor) or not float(value) >= 0:
-            raise InvalidArgument(f"{name} is a number, and must not be negative", got=repr(value))
+        check_step_size(name, value)
     if not isinstance(kl_weight, Real | Tensor) or not float(kl_weight) > 0:
         raise InvalidArgument("kl_weight, the weight λ of the KL, must be positive", got=repr(kl_weight))
+
+
+def check_step_size(name: str, value: object) -> None:
+    """Refuse what is no step size; 0 is one."""
+    if not isinstance(value, Real | Tensor) or not float(value) >= 0:
+        raise InvalidArgument(f"{name} is a number, and must not be negative", got=repr(value))
 
 
 def check_seed(seed: object) -> None:
@@ -57,6 +63,19 @@ def check_seed(seed: object) -> None:
         raise InvalidArgument(
             "seed is a whole number", got=repr(seed), remedy="Leave it out for one from torch's own generator."
         )
+
+
+def check_trainable(drawn: Mapping[str, nn.Parameter]) -> None:
+    """Refuse to train on where some of the parameters with a posterior, but not all of them, were frozen meanwhile."""
+    frozen = [name for name, parameter in drawn.items() if not parameter.requires_grad]
+    if frozen and len(frozen) < len(drawn) and torch.is_grad_enabled():
+        more = f" and {len(frozen) - 4} more" if len(frozen) > 4 else ""
+        raise InvalidArgument(
+            "Parameters that have a posterior were frozen after the optimizer was made: they would go on being drawn, "
+            "and their posterior would learn nothing", got=f"requires_grad=False of {', '.join(frozen[:4])}{more}",
+            remedy="Freeze them before the optimizer is made: they are then constants. Or name them in plain=(…), "
+            "to have no posterior; or leave them trainable. To evaluate only, use torch.no_grad().",
+        )  # fmt: skip
 
 
 def check_known(kind: type, unknown: Collection[str], left_out: Collection[str]) -> None:

@@ -18,13 +18,20 @@ from bayesrule.optim.buffers import buffered, counted
 from bayesrule.optim.capture import Capture, recorder
 from bayesrule.optim.divergence import divergence
 from bayesrule.optim.group import Group, grouped
-from bayesrule.optim.packing import pack, unpack
-from bayesrule.optim.param_groups import PLAIN_PREFIX, torch_groups
+from bayesrule.optim.packing import pack
+from bayesrule.optim.param_groups import PLAIN_PREFIX, check_placement, checked_groups, torch_groups
 from bayesrule.optim.plain import PlainState
 from bayesrule.optim.plan import planned
 from bayesrule.optim.prior_terms import PriorTerms
 from bayesrule.optim.rule import Rule
-from bayesrule.optim.saved_state import check_options, check_saved, check_tensors, own_generator, restored_generators
+from bayesrule.optim.saved_state import (
+    check_options,
+    check_saved,
+    check_tensors,
+    fitted,
+    own_generator,
+    restored_generators,
+)
 from bayesrule.posteriors import DiagonalCovariance, GaussianPosterior, Posterior
 from bayesrule.priors import Prior
 
@@ -73,11 +80,14 @@ class PosteriorHolder(torch.optim.Optimizer):
         self._rules: dict[tuple[Any, ...], Rule] = {}
         self._rule_options = tuple(field.name for field in fields(rule))  # type: ignore[arg-type]
         self._flags: dict[nn.Module, bool] = {}
-        self._placement, chosen = torch_groups(self.trained, set(found.others), plain_lr, param_groups)
+        given = checked_groups(model, likelihood, param_groups, ("lr", *self._rule_options))
+        self._placement, chosen = torch_groups(self.trained, set(found.others), plain_lr, given)
         self._made = False
         super().__init__(chosen, {"lr": lr, **{name: getattr(rule, name) for name in self._rule_options}})
         self._made = True
-        self._check_placement()
+        check_placement(self.groups.values(), self._placement)
+        for group in self.groups.values():
+            self.rule_of(group)  # which refuses options that make no sense
         half = (name for name, p in self.trained.items() if p.dtype != state_dtype(p.dtype))
         self._masters = {name: self.trained[name].detach().float() for name in half}
         starts = {name: self._flat_posterior(group) for name, group in self.groups.items()}
@@ -198,6 +208,7 @@ class PosteriorHolder(torch.optim.Optimizer):
         return {
             **super().state_dict(),
             "posterior": {
+                "optimizer": type(self).__name__,
                 "n_data": self.n_data,
                 "steps": self.steps,
                 "skipped_steps": self.skipped_steps,
@@ -217,12 +228,13 @@ class PosteriorHolder(torch.optim.Optimizer):
 
         A state of another ``n_data`` is refused: where the data have grown, set ``state["posterior"]["n_data"]``.
         """
-        check_saved(state_dict, type(self).__name__, self.states, self.plain_states, self.n_data)
+        kind = type(self).__name__
+        check_saved(state_dict, kind, self.states, self.plain_states, self.n_data)
         check_options(state_dict, self.param_groups, ("lr", *self._rule_options))
         saved = state_dict["posterior"]
-        states = {n: unpack(counted(state), saved["groups"][n]) for n, state in self.states.items()}
-        plain_states = {n: unpack(counted(state), saved["plain"][n]) for n, state in self.plain_states.items()}
-        masters = {name: unpack(tensor, saved["masters"][name]) for name, tensor in self._masters.items()}
+        states = fitted(kind, {name: counted(state) for name, state in self.states.items()}, saved["groups"])
+        plain_states = fitted(kind, {name: counted(state) for name, state in self.plain_states.items()}, saved["plain"])
+        masters = fitted(kind, self._masters, saved["masters"])
         mirror = {name: tensor.to(self.mean(self.groups[name])) for name, tensor in saved["mirror"].items()}
         generators = restored_generators(saved["generators"], saved["seed"])
         priors = self.priors.fitting(saved["prior"])
@@ -281,11 +293,3 @@ class PosteriorHolder(torch.optim.Optimizer):
     def _flat_posterior(self, group: Group) -> GaussianPosterior:
         mean = self.mean(group).clone()
         return GaussianPosterior(mean, DiagonalCovariance(torch.ones_like(mean), group.event_dim), group.parts)
-
-    def _check_placement(self) -> None:
-        for group in self.groups.values():
-            if len({self._placement[part.name] for part in group.parts}) > 1:
-                raise InvalidArgument(
-                    f"Parameters that share the posterior {group.name!r} must be in one param group",
-                    got=[part.name for part in group.parts],
-                )

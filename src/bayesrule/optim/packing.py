@@ -26,19 +26,19 @@ def unpack(template: Any, packed: Any) -> Any:
         names = [field.name for field in fields(template)]
         if not isinstance(packed, Mapping) or set(packed) != set(names):
             raise InvalidArgument(
-                f"The saved state does not fit {type(template).__name__}",
+                f"The state here consists of {', '.join(sorted(names))}",
                 got=sorted(packed) if isinstance(packed, Mapping) else type(packed).__name__,
                 remedy="Make the optimizer with the arguments it was saved with.",
             )
         return type(template)(**{name: unpack(getattr(template, name), packed[name]) for name in names})
     if isinstance(template, tuple):
         if len(template) != len(packed):
-            raise ShapeMismatch(f"The saved state has {len(packed)} entries", got=f"{len(template)} are kept here")
+            raise ShapeMismatch(f"{len(template)} entries are kept here", got=len(packed))
         return tuple(unpack(each, saved) for each, saved in zip(template, packed, strict=True))
     if isinstance(template, Tensor):
         if template.shape != packed.shape:
             raise ShapeMismatch(
-                f"The saved state has a tensor of shape {tuple(packed.shape)}", got=tuple(template.shape),
+                f"A tensor of shape {tuple(template.shape)} is kept here", got=f"one of {tuple(packed.shape)}",
                 remedy="Load it into an optimizer of the same network.",
             )  # fmt: skip
         return packed.detach().to(template).clone()

@@ -26,6 +26,7 @@ from bayesrule.curvature import (
 )
 from bayesrule.errors import InvalidArgument
 from bayesrule.likelihoods import GaussianGammaNoise
+from bayesrule.optim.arguments import check_trainable
 from bayesrule.optim.capture import Capture, curvatures_moved_in, pass_moved_in
 from bayesrule.optim.group import Drawn, Group
 from bayesrule.optim.holder import PosteriorHolder
@@ -87,6 +88,7 @@ class SamplingHolder(PosteriorHolder):
         """
         if self._block is not None:
             raise InvalidArgument("sampled_params inside sampled_params", remedy="End the first block before the next.")
+        check_trainable({name: self.trained[name] for name in self._drawn})
         before = {name: p.grad for name, p in self.trained.items()} if self._pending.blocks else {}
         if self._pending.blocks and self._capture is not None:
             self._pending.copied()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesrule.errors import InvalidArgument
+from bayesrule.optim.packing import unpack
 from bayesrule.random import keyed_generator
 
 KEPT = frozenset(("steps", "skipped_steps", "groups", "plain", "masters", "prior", "generators", "seed", "mirror",
@@ -20,6 +21,11 @@ def check_saved(state: Any, kind: str, groups: Collection[str], plain: Collectio
     """Refuse the state of another optimizer, of another network, or of another number of examples."""
     saved = state.get("posterior") if isinstance(state, Mapping) else None
     whole = isinstance(saved, Mapping) and set(saved) >= KEPT
+    if saved is not None and whole and saved.get("optimizer", kind) != kind:
+        raise InvalidArgument(
+            f"This is the state of another optimizer, and not of a {kind}", got=f"a state of {saved['optimizer']}",
+            remedy=f"Make a {saved['optimizer']} with the network and arguments it was saved with. Nothing was loaded.",
+        )  # fmt: skip
     if saved is None or not whole or set(saved["groups"]) != set(groups) or set(saved["plain"]) != set(plain):
         shown = sorted(saved["groups"]) if saved is not None and whole else type(state).__name__
         raise InvalidArgument(
@@ -32,6 +38,20 @@ def check_saved(state: Any, kind: str, groups: Collection[str], plain: Collectio
             got=saved["n_data"], remedy=f"Make the optimizer with n_data={saved['n_data']}; or, if the data have "
             f'changed, say so by state["posterior"]["n_data"] = {n_data}. Nothing was loaded.',
         )  # fmt: skip
+
+
+def fitted(kind: str, templates: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """What was saved, by the name of a group or parameter, in the templates' form; refused where it does not fit."""
+    found = {}
+    for name, template in templates.items():
+        try:
+            found[name] = unpack(template, saved[name])
+        except InvalidArgument as error:
+            raise type(error)(
+                f"The saved state of {name!r} does not fit that of this {kind}: {error.what}", got=error.got,
+                remedy="Make the optimizer with the network and arguments it was saved with. Nothing was loaded.",
+            ) from None  # fmt: skip
+    return found
 
 
 def check_options(state: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], names: Collection[str]) -> None:

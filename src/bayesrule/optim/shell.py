@@ -48,7 +48,8 @@ class PosteriorOptimizer(SamplingHolder):
         noise_lr: Step size of the update of the likelihood's noise posterior.
         plain: Modules or parameters to be trained without a posterior, by Adam, as all but Linear and Conv2d are.
         plain_lr: Adam's step size for them.
-        param_groups: As torch's, for parameters that need options of their own (``lr``, or the rule's).
+        param_groups: As torch's, also with modules or names, for parameters with options of their own (``lr``, or the
+            rule's).
         seed: Of the optimizer's own noise; by default drawn from torch's generator.
         capturable: On a CUDA device, record draws and updates as CUDA graphs and replay them, where a step is the same
             work as others before: the same numbers, from fewer launches. Steps with new inverses are done as they come.
@@ -200,8 +201,8 @@ class PosteriorOptimizer(SamplingHolder):
             wrong = [n for n, p in self.trained.items() if p.grad is not None and not bool(p.grad.isfinite().all())]
             raise InvalidArgument(
                 "A gradient is not finite", got=wrong,
-                remedy="The blocks since the last step were dropped, and nothing was changed: go on with the next "
-                "batch; lower lr, or clip, if it happens again.",
+                remedy="Look for NaN in the batch; if it is finite, lower lr, or clip. The blocks since the last step "
+                "were dropped, and nothing was changed: go on with the next batch.",
             )  # fmt: skip
 
     def _apply(self, refresh: bool) -> None:
