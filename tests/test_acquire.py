@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import bayesrule as br
+from bayesrule.optim.noisy_kfac import NoisyKFACRule
 from bayesrule.train import active_learning
+from bayesrule.train.replicas import Replicas
 
 DRAWS, POOL, CLASSES = 7, 11, 3
 
@@ -95,6 +97,36 @@ def test_refusals() -> None:
         br.acquire(bnn)
 
 
+@pytest.mark.parametrize("how", ["variance", "bald"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_points_without_a_score_are_refused(how: str, value: float) -> None:
+    pool = outputs(POOL, 3)
+    pool[[2, 7]] = value
+    bnn = br.bayesianize(nn.Linear(3, 2).double(), likelihood=br.Categorical())
+    with pytest.raises(
+        br.errors.InvalidArgument, match=r"2 of 11 that are not, the first at \[2, 7\]\. Clean those rows"
+    ):
+        br.acquire(bnn, pool, how=how, count=2)
+    assert br.acquire(bnn, pool, how="random", count=POOL).indices.sort().values.tolist() == list(range(POOL))
+    everything = torch.full((DRAWS, POOL, 1), value, dtype=torch.float64)
+    with pytest.raises(
+        br.errors.InvalidArgument, match=r"11 of 11 .* \[0, 1, 2, 3, 4\]\. .* what the model predicts is not"
+    ):
+        br.acquire(br.Predictive(everything, br.Gaussian()))
+
+
+def test_points_are_chosen_for_one_replica() -> None:
+    x = outputs(2, POOL, 3)
+    replicas = Replicas(x, x[..., :1], NoisyKFACRule(), hidden=(4,), seeds=range(2))
+    replicas.train(1)
+    choose, predicted = inspect.unwrap(br.acquire), replicas.predict(x, samples=5)
+    with pytest.raises(br.errors.InvalidArgument, match=r"predictive\.of\(i\)"):
+        choose(predicted)
+    with pytest.raises(br.errors.InvalidArgument, match=r"replicas\.predict\(pool_x\)\.of\(i\)"):
+        choose(replicas, x[0])
+    assert int(br.acquire(predicted.of(1)).indices) == int(predicted.epistemic_std[1].argmax())
+
+
 class Exact:
     """Bayesian linear regression in closed form, told by two draws: the mean ± one standard deviation."""
 
@@ -165,3 +197,12 @@ def test_sizes_must_fit(sizes: dict[str, int]) -> None:
         active_learning(Exact(), *problem(), **{"labelled": 6, "test": 30, "additions": 1, **sizes})
     with pytest.raises(br.errors.ShapeMismatch):
         active_learning(Exact(), problem()[0], problem()[1][:, 0])
+
+
+def test_a_learner_returns_a_function_to_predictions() -> None:
+    x, y = problem()
+    for learner, told in ((lambda *data: data[0], "learner"), (lambda *data: lambda at: at, "function")):
+        with pytest.raises(
+            br.errors.InvalidArgument, match=f"to a bayesrule.Predictive. Got: a {told} that returned a T"
+        ):
+            active_learning(learner, x, y, labelled=6, test=30, additions=1)

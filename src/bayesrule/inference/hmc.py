@@ -13,15 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesrule.errors import InvalidArgument, ShapeMismatch, Unsupported
+from bayesrule.errors import Unsupported
+from bayesrule.inference.hmc_arguments import ACTIVATIONS, check_chains, check_problem, layers_of
 from bayesrule.inference.sampled_network import LOG_NOISE_STD, SampledNetwork
 from bayesrule.likelihoods import Gaussian, GaussianGammaNoise, Likelihood
 from bayesrule.priors import Normal, Prior
 
-ACTIVATIONS: dict[type[nn.Module], str] = {
-    nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.SiLU: "silu", nn.Softplus: "softplus",
-}  # fmt: skip
-"""Activations, all without options, and their names in `jax.nn`."""
 CONVERGED = 1.05
 MAPS, MOST_MAPS = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
 """The pieces of memory that this process has, a line for each, and how many Linux allows."""
@@ -99,15 +96,12 @@ def hmc(
         seed: Of everything random.
     """
     likelihood = likelihood or GaussianGammaNoise()
-    _check(net, x, y, likelihood)
+    check_problem(net, x, y, likelihood)
     normal = _plain_normal(prior or Normal(1.0))
-    if chains < 2 or draws < 4 or warmup < 0:
-        raise InvalidArgument(
-            "R-hat needs two chains of four draws at least", got=f"chains={chains}, draws={draws}, warmup={warmup}"
-        )
+    check_chains(chains, warmup, draws, target_acceptance, max_tree_depth)
     jax, numpyro = _packages()
     program = _Program(
-        tuple((prefix, ACTIVATIONS.get(type(layer), "")) for prefix, layer in _layers(net)),
+        tuple((prefix, ACTIVATIONS.get(type(layer), "")) for prefix, layer in layers_of(net)),
         tuple((name, tuple(parameter.shape)) for name, parameter in net.named_parameters()),
         (tuple(x.shape), tuple(y.shape)), normal, _noise(likelihood), chains, warmup, draws, target_acceptance,
         max_tree_depth,
@@ -139,10 +133,6 @@ def _packages() -> tuple[Any, Any]:
             f"HMC needs the package {error.name}", remedy="pip install 'bayesrule[hmc]'"
         ) from error  # fmt: skip
     return jax, numpyro
-
-
-def _layers(net: nn.Module) -> list[tuple[str, nn.Module]]:
-    return [("", net)] if isinstance(net, nn.Linear) else [(f"{name}.", layer) for name, layer in net.named_children()]
 
 
 def _plain_normal(prior: Prior) -> tuple[float, float]:
@@ -279,19 +269,3 @@ def _diagnose(numpyro: Any, arrays: Mapping[str, Tensor], outputs: Tensor, extra
         divergences=int(extra["diverging"].sum()),
         acceptance=float(extra["accept_prob"].mean()),
     )
-
-
-def _check(net: nn.Module, x: Tensor, y: Tensor, likelihood: Likelihood) -> None:
-    unknown = [type(layer).__name__ for _, layer in _layers(net) if type(layer) not in {nn.Linear, *ACTIVATIONS}]
-    if not isinstance(net, nn.Linear | nn.Sequential) or unknown:
-        raise Unsupported(
-            "HMC takes an nn.Linear, or an nn.Sequential of linear layers and plain activations",
-            got=unknown or type(net).__name__,
-            remedy=f"Activations: {', '.join(kind.__name__ for kind in ACTIVATIONS)}.",
-        )
-    if not isinstance(likelihood, Gaussian | GaussianGammaNoise):
-        raise Unsupported(
-            "HMC is for regressions here", got=type(likelihood).__name__, remedy="Use GaussianGammaNoise."
-        )
-    if x.ndim != 2 or y.ndim != 2 or len(x) != len(y):
-        raise ShapeMismatch("Inputs and targets are (rows, …)", got=f"{tuple(x.shape)} and {tuple(y.shape)}")

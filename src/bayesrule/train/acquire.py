@@ -13,6 +13,7 @@ from bayesrule.errors import InvalidArgument, Unsupported
 from bayesrule.likelihoods import Bernoulli, Categorical, Likelihood
 from bayesrule.predict import Predictive, predict
 from bayesrule.random import keyed_generator
+from bayesrule.train.replicas import ReplicaPredictive, Replicas
 from bayesrule.typing import Drawable
 
 How = Literal["variance", "bald", "random"]
@@ -69,6 +70,7 @@ def acquire(
         scores = _scores(model, how)
     elif pool_x is not None:
         scores = _scores(predict(model, pool_x, samples, likelihood, seed=seed), how)
+    _check_finite(scores)
     return Acquisition(scores.argsort(descending=True, stable=True)[:count], scores)
 
 
@@ -83,7 +85,27 @@ def _scores(predictive: Predictive, how: How) -> Tensor:
     return predictive.mutual_information.reshape(predictive.outputs.shape[1], -1).sum(1)
 
 
-def _pool_size(model: Drawable | Predictive, pool_x: Inputs | None) -> int:
+def _check_finite(scores: Tensor) -> None:
+    """Refuse scores that are no numbers, as they would sort before all others."""
+    broken = (~scores.isfinite()).nonzero().flatten().tolist()
+    if not broken:
+        return
+    rows = "Clean those rows of the pool: leave them out, or fill their gaps."
+    weights = "If the pool is finite, what the model predicts is not: look at its training."
+    raise InvalidArgument(
+        "The scores of a pool must be finite",
+        got=f"{len(broken)} of {len(scores)} that are not, the first at {broken[:5]}",
+        remedy=rows if len(broken) < len(scores) else weights,
+    )
+
+
+def _pool_size(model: object, pool_x: Inputs | None) -> int:
+    if isinstance(model, ReplicaPredictive | Replicas):
+        theirs = "predictive" if isinstance(model, ReplicaPredictive) else "replicas.predict(pool_x)"
+        raise InvalidArgument(
+            "Points are chosen for one replica at a time", got=type(model).__name__,
+            remedy=f"Give what replica i predicts, {theirs}.of(i), without pool_x.",
+        )  # fmt: skip
     if isinstance(model, Predictive):
         if pool_x is not None:
             raise InvalidArgument("Predictions for the pool need no inputs", remedy="Leave pool_x out.")

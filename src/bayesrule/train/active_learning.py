@@ -72,7 +72,7 @@ def active_learning(
     errors, densities = [], []
     for number in range(additions + 1):
         inputs, targets = _Scale.of(x[known]), _Scale.of(y[known])
-        predictor = learner(inputs(x[known]), targets(y[known]), seed + number)
+        predictor = _checked(learner(inputs(x[known]), targets(y[known]), seed + number))
         predictive = predictor(inputs(x[held_out]))
         errors.append(rmse(targets.undo(predictive.mean), y[held_out]).double())
         log_density = predictive.log_prob(targets(y[held_out])) - targets.std.log().sum()
@@ -81,6 +81,27 @@ def active_learning(
             found = acquire(predictor(inputs(x[pool])), how=how, seed=seed + number)
             known.append(pool.pop(int(found.indices)))
     return Rounds(torch.tensor(known), torch.stack(errors), torch.stack(densities))
+
+
+def _checked(predictor: object) -> Callable[[Tensor], Predictive]:
+    """What a learner returned, which refuses to return anything but predictions."""
+    if not callable(predictor):
+        raise _no_predictor(f"a learner that returned a {type(predictor).__name__}")
+
+    def predicted(at: Tensor) -> Predictive:
+        found = predictor(at)
+        if not isinstance(found, Predictive):
+            raise _no_predictor(f"a function that returned a {type(found).__name__}")
+        return found
+
+    return predicted
+
+
+def _no_predictor(got: str) -> InvalidArgument:
+    return InvalidArgument(
+        "learner(x, y, seed) returns a function from inputs to a bayesrule.Predictive", got=got,
+        remedy="End the learner with: return lambda at: br.predict(bnn, at).",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

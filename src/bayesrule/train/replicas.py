@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from bayesrule.errors import InvalidArgument, ShapeMismatch, Unsupported
+from bayesrule.errors import InvalidArgument, Unsupported
 from bayesrule.likelihoods import GaussianGammaNoise
 from bayesrule.likelihoods.normal_density import normal_log_prob
 from bayesrule.optim.rule import PriorTerm, Rule
 from bayesrule.posteriors import GaussianPosterior
 from bayesrule.predict import Predictive
 from bayesrule.random import keyed_generator
+from bayesrule.train.replicas_arguments import (
+    Setting,
+    check_data,
+    check_inputs,
+    check_kinds,
+    check_targets,
+    gamma_numbers,
+    noise_rate,
+    numbers,
+    whole,
+)
 from bayesrule.train.replicas_backprop import BayesByBackpropRule
 from bayesrule.train.replicas_captured import CapturedSteps
 from bayesrule.train.replicas_network import Layout, Start, forward, initial_weights
@@ -27,9 +37,6 @@ from bayesrule.train.replicas_step import Noise, Program, ReplicaState, draw, st
 
 DRAWS = 100
 """Of all weights, whose noise a prediction holds at a time."""
-
-Setting = float | Sequence[float]
-"""One number, or one for each replica."""
 
 
 class Replicas:
@@ -40,7 +47,7 @@ class Replicas:
 
     Args:
         x: Inputs of each replica, standardised.
-        y: Their targets.
+        y: Their targets, which get the type and the device of the inputs.
         rule: The algorithm of all of them.
         hidden: Widths of the hidden layers.
         seeds: Of the replicas: start, order of rows, noise.
@@ -87,50 +94,49 @@ class Replicas:
         start: Start = "linear",
         capture: bool | None = None,
     ) -> None:
-        _check_kinds(x, y, rule, hidden, seeds)
-        if x.ndim != 3 or y.ndim != 3 or x.shape[:2] != y.shape[:2] or len(seeds) != len(x):
-            raise ShapeMismatch(
-                "Inputs and targets are (replicas, rows, …), with a seed for each replica",
-                got=f"{tuple(x.shape)}, {tuple(y.shape)} and {len(seeds)} seeds",
-            )
-        n = x.shape[1]
+        check_kinds(x, y, rule, hidden, seeds, start)
+        check_data(x, y, seeds)
+        n, y = x.shape[1], y.to(x)
         layout = Layout.of((x.shape[2], *hidden, y.shape[2]), rule.joint)
         self._like, self._count = x.new_empty(()), len(x)
-        unit = self._each("kl_weight", kl_weight, 3) / n
-        self.prior_std = self._each("prior_std", prior_std, 3)
+        unit = self._shaped(numbers("kl_weight", kl_weight, len(x), remedy="The ELBO has 1.0."), 3) / n
+        self.prior_std = self._shaped(numbers("prior_std", prior_std, len(x), remedy="It is a standard deviation."), 3)
         if isinstance(rule, BayesByBackpropRule):
             if quiet_steps:
                 raise Unsupported("Bayes by backprop learns from its noise alone", got=f"quiet_steps={quiet_steps}")
             rule = replace(rule, scale=unit)
         across = layout.event_dim
-        self.lr = self._each("lr", lr, 1 + across)
+        self.lr = self._shaped(numbers("lr", lr, len(x), zero=True, remedy="The default is 0.01."), 1 + across)
         self.program = Program(
             layout, rule, PriorTerm(_dims(unit / self.prior_std**2, across)), _dims(unit**0.5, across), n,
-            Noise(*(self._each("noise_prior", each, 3) for each in noise_prior)), noise_lr, T_stats, T_inv, quiet_steps,
+            Noise(*(self._shaped(each, 3) for each in gamma_numbers(noise_prior, len(x)))), noise_rate(noise_lr),
+            whole("T_stats", T_stats, 1), whole("T_inv", T_inv, 1), whole("quiet_steps", quiet_steps, 0),
         )  # fmt: skip
         self.seeds = tuple(seeds)
         stream = DeviceStream if x.is_cuda else Stream
-        self.stream = stream(_with_ones(x), y, self.seeds, batch_size, sum(layout.sizes))
+        self.stream = stream(_with_ones(x), y, self.seeds, whole("batch_size", batch_size, 1), sum(layout.sizes))
         self.state = self._start(start)
         self.epochs = 0
         captured = x.is_cuda if capture is None else capture
         self._captured = CapturedSteps(self.program, self.state, self.lr) if captured else None
 
     def train(
-        self, epochs: int, *, lr_factor: float = 1.0, after_step: Callable[[int, Replicas], None] | None = None
+        self, epochs: int, *, lr_factor: Setting = 1.0, after_step: Callable[[int, Replicas], None] | None = None
     ) -> None:
         """Go on for so many epochs; a schedule is a call for each of its step sizes.
 
         Args:
             epochs: How many.
-            lr_factor: Multiplies every replica's step size.
+            lr_factor: Multiplies every replica's step size; one number, or one for each.
             after_step: Called with the number of steps so far, and this.
         """
-        lr = self.lr * lr_factor
+        last = self.epochs + whole("epochs", epochs, 0)
+        factors = numbers("lr_factor", lr_factor, self._count, zero=True, remedy="At 1.0 it leaves lr as it is.")
+        lr = self.lr * self._shaped(factors, self.lr.ndim)
         if self._captured is not None:
             self._captured.lr.copy_(lr)
         with torch.no_grad():
-            for batches in self.stream.epochs(self.epochs, self.epochs + epochs):
+            for batches in self.stream.epochs(self.epochs, last):
                 for batch in batches:
                     self.state = self._after(batch, lr)
                     if after_step is not None:
@@ -140,6 +146,8 @@ class Replicas:
 
     def predict(self, x: Float[Tensor, "replicas rows features"], samples: int = 100) -> ReplicaPredictive:
         """Outputs of draws of the weights, each replica's by its own seed."""
+        check_inputs(x, self._count, self.stream.x.shape[2] - 1)
+        samples = whole("samples", samples, 1)
         inputs, entries = _with_ones(x.to(self._like)), self.stream.entries
         generators = [keyed_generator(torch.device("cpu"), seed, "replica prediction") for seed in self.seeds]
         outputs = []
@@ -199,12 +207,9 @@ class Replicas:
         ]
         return ReplicaState(means, tuple(states), program.noise_prior)
 
-    def _each(self, name: str, value: Setting, ndim: int) -> Tensor:
+    def _shaped(self, each: Float[Tensor, " replicas"], ndim: int) -> Tensor:
         """One number for each replica, in as many dimensions."""
-        found = torch.as_tensor(value, dtype=torch.float64)
-        if found.ndim > 1 or found.numel() not in (1, self._count):
-            raise ShapeMismatch(f"{name} is one number, or one for each of {self._count} replicas", got=value)
-        return found.to(self._like).reshape(-1, *(1,) * (ndim - 1)).expand(self._count, *(1,) * (ndim - 1))
+        return each.to(self._like).reshape(-1, *(1,) * (ndim - 1))
 
     def _check_finite(self) -> None:
         broken = ~torch.stack([mean.flatten(1).isfinite().all(1) for mean in self.state.means]).all(0)
@@ -237,12 +242,24 @@ class ReplicaPredictive:
         """Of the expected target between draws: the epistemic one."""
         return self.outputs.var(0, correction=0)
 
+    @property
+    def epistemic_std(self) -> Float[Tensor, "replicas rows targets"]:
+        """Standard deviation of the expected target between draws: what more data would lower."""
+        return self.variance.sqrt()
+
+    @property
+    def std(self) -> Float[Tensor, "replicas rows targets"]:
+        """Total standard deviation of the target, ``√(Var_s f_s + 1/E[τ])``."""
+        return (self.variance + self.noise.precision.reciprocal()).sqrt()
+
     def rmse(self, y: Float[Tensor, "replicas rows targets"]) -> Float[Tensor, " replicas"]:
         """Of the mean."""
+        check_targets(y, self.outputs)
         return (self.mean - y).square().mean((-2, -1)).sqrt()
 
     def log_likelihood(self, y: Float[Tensor, "replicas rows targets"]) -> Float[Tensor, " replicas"]:
         """``mean log (1/S) Σ_s N(y; f_s, 1/E[τ])``."""
+        check_targets(y, self.outputs)
         log_std = -0.5 * self.noise.precision.log()
         densities = normal_log_prob(y - self.outputs, log_std)
         return (densities.logsumexp(0) - math.log(len(densities))).mean(-1)
@@ -251,25 +268,6 @@ class ReplicaPredictive:
         """One replica's, as `br.predict` would return it."""
         likelihood = GaussianGammaNoise(*(each[replica].reshape(()) for each in (self.noise.shape, self.noise.rate)))
         return Predictive(self.outputs[:, replica], likelihood)
-
-
-def _check_kinds(x: object, y: object, rule: object, hidden: object, seeds: object) -> None:
-    for name, value in (("x", x), ("y", y)):
-        if not isinstance(value, Tensor):
-            raise InvalidArgument(f"{name} is one tensor for all replicas", got=type(value).__name__)
-    if not isinstance(rule, Rule):
-        raise InvalidArgument(
-            "rule is the algorithm of the replicas", got=repr(rule),
-            remedy="Give a rule such as bayesrule.optim.NoisyKFACRule(), not its name or an optimizer.",
-        )  # fmt: skip
-    for name, value in (("hidden", hidden), ("seeds", seeds)):
-        if not isinstance(value, Collection) or not all(isinstance(each, Integral) for each in value):
-            raise InvalidArgument(
-                f"{name} is a sequence of whole numbers", got=repr(value),
-                remedy=f"Write {name}=({value},)." if isinstance(value, Integral) else "",
-            )  # fmt: skip
-    if isinstance(hidden, Collection) and any(width < 1 for width in hidden):
-        raise InvalidArgument("Hidden layers have at least one unit", got=repr(hidden))
 
 
 def _with_ones(x: Tensor) -> Tensor:
