@@ -65,6 +65,13 @@ def test_every_noise_prior_has_its_choice() -> None:
     assert weights == [0.1, 0.5]
 
 
+def test_a_search_says_itself_what_it_chose_for_all() -> None:
+    rows = [*searched("a", 0.1, -1.0), *searched("a", 0.5, -1.5), *searched("b", 0.1, -1.0), *searched("b", 0.5, -1.5)]
+    assert choices.with_choices(rows)["chosen"]["*"]["noisy-kfac"]["kl_weight"] == 0.1
+    marks = [{**row, "metric": choices.FOR_ALL, "value": float("λ 0.5" in row["variant"])} for row in rows[::2]]
+    assert choices.with_choices(rows + marks)["chosen"]["*"]["noisy-kfac"]["kl_weight"] == 0.5
+
+
 def test_choices_are_written_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = tmp_path / "settings.json"
     before = {"*": {"bbb": {"kl_weight": 0.3}, "noisy-kfac": {"kl_weight": 0.9}}, "a": {"bbb": {"kl_weight": 0.2}}}

@@ -12,7 +12,7 @@ import torch
 from bayesrule.errors import InvalidArgument
 from bayesrule.experiments import Context, Request, reproduce
 from bayesrule.experiments.nng import search
-from bayesrule.experiments.nng.choices import words
+from bayesrule.experiments.nng.choices import FOR_ALL, words
 from bayesrule.experiments.nng.protocol import Setting, Stacked, validation_split
 from bayesrule.experiments.nng.search import SEARCH
 from bayesrule.experiments.nng.table1 import TABLE1
@@ -46,11 +46,29 @@ def test_the_search_marks_the_best_point(tmp_path: Path) -> None:
     values = {(row["variant"], row["metric"]): row["value"] for row in result["rows"]}
     points = {variant for variant, _ in values}
     assert len(points) == 2
-    for mark, stage in (("chosen", "final"), ("chosen_for_all", "valid")):
-        best = max(points, key=lambda point, name=f"{stage}_log_likelihood": values[point, name])  # type: ignore[misc]
+    best = max(points, key=lambda point: values[point, "final_log_likelihood"])
+    for mark in ("chosen", "chosen_for_all"):
         assert {point: values[point, mark] for point in points} == {point: float(point == best) for point in points}
     counts = {(row["metric"], row["n"]) for row in result["rows"] if row["metric"].endswith("rmse")}
     assert counts == {("valid_rmse", 2), ("final_rmse", 3)}
+
+
+def test_a_point_for_all_sets_is_measured_again_on_all_of_them() -> None:
+    """One that is ahead in short runs, and fails on a split of the long ones, is not chosen."""
+    names = [words({"kl_weight": weight, "noise_prior": (6, 6)}) for weight in (0.1, 0.5, 1.0, 2.0)]
+
+    def cells(*densities: tuple[float, ...]) -> dict[str, dict[str, list[float]]]:
+        return {name: {"log_likelihood": list(each), "rmse": [1.0] * len(each)}
+                for name, each in zip(names, densities, strict=False)}  # fmt: skip
+
+    found = {"a": cells((-1.0,), (-1.1,), (-1.2,), (-0.5,)), "b": cells((-2.0,), (-2.1,), (-2.2,), (-9.0,))}
+    assert search.candidates_for_all(found, 3) == set(names[:3])
+    finals = {
+        "a": cells((-1.0, -1.0), (-1.1, -1.1), (-1.2, -1.2)),
+        "b": cells((-2.0, -4.0), (-2.1, -2.1), (-2.2, -2.2)),
+    }
+    marked = {row.variant for row in search._rows("bbb", found, finals) if row.metric == FOR_ALL and row.value}
+    assert marked == {names[1]}
 
 
 def test_finalists_are_the_best_of_each_noise_prior() -> None:

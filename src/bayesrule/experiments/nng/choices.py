@@ -28,6 +28,8 @@ WITHOUT = {"bbb": ("beta", "warm_up", "max_kl", "quiet_steps", "T_inv"), "noisy-
 """Fields of a setting that a method does not have; noisy Adam starts at the prior, as printed."""
 SEARCHED_AS = {"noisy-ekfac": "noisy-kfac", "noisy-kfac-exact": "noisy-kfac"}
 """Methods that take the choices of another, whose posterior differs from theirs in little; they are not searched."""
+FOR_ALL = "chosen_for_all"
+"""The metric that is 1 of the point chosen for every data set."""
 TIE = 0.01
 """Nats between log-likelihoods that count as equal."""
 
@@ -78,19 +80,25 @@ def best(points: Mapping[str, tuple[float, float]]) -> str:
     return min((p for p, (density, _) in points.items() if density >= highest - TIE), key=lambda p: points[p][1])
 
 
-def best_for_all(found: Scores) -> str:
-    """The least mean loss to each set's highest log-likelihood; among points within `TIE`, the least greatest loss."""
+def losses_of_all(found: Scores) -> dict[str, list[float]]:
+    """What a point that all sets have loses to each set's highest log-likelihood; those that lose least come first."""
     shared = sorted(set.intersection(*(set(points) for points in found.values())))
     highest = {name: max(density for density, _ in points.values()) for name, points in found.items()}
     losses = {p: [highest[name] - points[p][0] for name, points in found.items()] for p in shared}
-    least = min(fmean(each) for each in losses.values())
-    return min((p for p in shared if fmean(losses[p]) <= least + TIE), key=lambda p: max(losses[p]))
+    return dict(sorted(losses.items(), key=lambda item: fmean(item[1])))
+
+
+def best_for_all(found: Scores) -> str:
+    """The least mean loss to each set's highest log-likelihood; among points within `TIE`, the least greatest loss."""
+    losses = losses_of_all(found)
+    least = fmean(next(iter(losses.values())))
+    return min((p for p in losses if fmean(losses[p]) <= least + TIE), key=lambda p: max(losses[p]))
 
 
 def with_choices(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """What `settings.json` keeps of a search, given the rows of its result.
 
-    A set's choice is among its finalists where there were any; that for every set is among all points.
+    A set's choice is among its finalists where there were any; that for every set is the search's own, if it says so.
     """
     values = {
         (row["method"], row["dataset"], row["variant"], row["metric"]): row["value"]
@@ -104,7 +112,9 @@ def with_choices(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         for dataset, points in by_set.items():
             own = finals.get((method, noise), {}).get(dataset, points)
             chosen_here.setdefault(dataset, {})[method] = point_of(best(own))[0]
-        chosen_here[EVERY][method] = point_of(best_for_all(by_set))[0]
+        told = {v for (m, _, v, name), value in values.items() if (m, name) == (method, FOR_ALL) and value}
+        own_for_all = [variant for variant in told if point_of(variant)[1] == noise]
+        chosen_here[EVERY][method] = point_of(own_for_all[0] if own_for_all else best_for_all(by_set))[0]
     return {key: value for key, value in result.items() if value[EVERY]}
 
 

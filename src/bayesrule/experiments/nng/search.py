@@ -2,8 +2,9 @@
 
 All points of the grid and some splits of a data set are replicas of one program for each β. The best points, the
 finalists, are measured again on all splits and for as many epochs as in the tables: a few short runs cannot tell the
-best from the lucky. What is found is written into `settings.json` by `choices`, and the tables use it
-from there; test rows are not looked at.
+best from the lucky. So are the points that lose least over all sets together: that one run in twenty ends in nothing
+shows only there. What is found is written into `settings.json` by `keep_choices`, and the tables use it from there;
+test rows are not looked at.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ from bayesrule.experiments.context import Context
 from bayesrule.experiments.experiment import Experiment, Preset, PresetName
 from bayesrule.experiments.nng.choices import (
     DEEP_SEARCH,
+    FOR_ALL,
     PLAIN_NOISE,
     SEARCHED_AS,
     WEAK_NOISE,
     WITHOUT,
     Point,
+    Scores,
     best,
     best_for_all,
     conventions,
+    losses_of_all,
     point_of,
     words,
 )
@@ -43,7 +47,7 @@ from bayesrule.experiments.tabular_data import Table
 
 SCORES = ("log_likelihood", "rmse")
 STAGES = ("valid", "final")
-METRICS = (*(f"{stage}_{name}" for stage in STAGES for name in SCORES), "chosen", "chosen_for_all")
+METRICS = (*(f"{stage}_{name}" for stage in STAGES for name in SCORES), "chosen", FOR_ALL)
 """``valid_``: of the search; ``final_``: of the finalists' second measurement, which a set's choice is made by."""
 NOISES = [list(PLAIN_NOISE), list(WEAK_NOISE)]
 GRID = {
@@ -75,7 +79,8 @@ def run(context: Context) -> list[Row]:
     rows = []
     for method in context.methods:
         found = {table.name: _measured(context, table, method) for table in sets}
-        finals = {table.name: _finals(context, table, method, found[table.name]) for table in sets}
+        shared = candidates_for_all(found, context.preset.settings["finals"]["for_all"])
+        finals = {table.name: _finals(context, table, method, found[table.name], shared) for table in sets}
         rows += _rows(method, found, finals)
     return rows
 
@@ -121,9 +126,9 @@ def _measured(context: Context, table: Table, method: str) -> Cells:
     return measured(context, table, method, grid(context, method), Size.of_search(context, table.name))
 
 
-def _finals(context: Context, table: Table, method: str, found: Cells) -> Cells:
-    """The points with the highest log-likelihoods under either noise prior, measured again."""
-    names = finalists(found, context.preset.settings["finals"]["points"])
+def _finals(context: Context, table: Table, method: str, found: Cells, shared: set[str]) -> Cells:
+    """The points with the highest log-likelihoods under either noise prior, and those for all sets, measured again."""
+    names = finalists(found, context.preset.settings["finals"]["points"]) | shared
     points = [point for point in grid(context, method) if words(point) in names]
     return measured(context, table, method, points, Size.of_finals(context, table.name))
 
@@ -134,6 +139,16 @@ def finalists(found: Cells, count: int) -> set[str]:
     for point in sorted(found, key=lambda name: -fmean(found[name]["log_likelihood"])):
         by_noise.setdefault(point_of(point)[1], []).append(point)
     return {point for points in by_noise.values() for point in points[:count]}
+
+
+def candidates_for_all(found: Mapping[str, Cells], count: int) -> set[str]:
+    """So many points of each noise prior, those that lose least to each set's best on average."""
+    return {point for noise in noises(found) for point in list(losses_of_all(_of_noise(found, noise)))[:count]}
+
+
+def noises(found: Mapping[str, Cells]) -> list[tuple[float, float]]:
+    """The noise priors of the points."""
+    return list(dict.fromkeys(point_of(point)[1] for points in found.values() for point in points))
 
 
 def programs(points: Sequence[Point]) -> list[list[Point]]:
@@ -191,18 +206,20 @@ def _attempted(
 
 def _rows(method: str, found: Mapping[str, Cells], finals: Mapping[str, Cells]) -> list[Row]:
     rows = []
-    for noise in dict.fromkeys(point_of(point)[1] for points in found.values() for point in points):
-        means, last = (
-            {dataset: _means(points, noise) for dataset, points in stage.items()} for stage in (found, finals)
-        )  # fmt: skip
-        for_all = best_for_all(means)
+    for noise in noises(found):
+        last = _of_noise(finals, noise)
+        for_all = best_for_all(last)
         for dataset, points in last.items():
-            for point in dict.fromkeys([*points, for_all]):
-                marks = {"chosen": point == best(points), "chosen_for_all": point == for_all}
+            for point in points:
+                marks = {"chosen": point == best(points), FOR_ALL: point == for_all}
                 stages = zip(STAGES, (found[dataset], finals[dataset]), strict=True)
                 cells = {stage: each[point] for stage, each in stages if point in each}
                 rows += _point_rows(dataset, method, point, cells, marks)
     return rows
+
+
+def _of_noise(stage: Mapping[str, Cells], noise: tuple[float, float]) -> Scores:
+    return {dataset: _means(points, noise) for dataset, points in stage.items()}
 
 
 def _means(points: Cells, noise: tuple[float, float]) -> dict[str, tuple[float, float]]:
@@ -229,18 +246,19 @@ def _presets(hidden: Sequence[int] | None) -> dict[PresetName, Preset]:
     """For networks with these hidden layers; None for one layer of the paper's width."""
     smoke = {
         "splits": 2, "epochs": 2, "samples": 4, "deviations": {}, "sizes": {},
-        "finals": {"points": 2, "splits": 3, "seeds": 2, "epochs": 2, "samples": 4, "sizes": {}},
+        "finals": {"points": 2, "for_all": 1, "splits": 3, "seeds": 2, "epochs": 2, "samples": 4, "sizes": {}},
         "grid": {"kl_weight": [0.1, 1.0], "lr": [0.01], "prior_std": [1.0], "beta": [0.01], "noise_prior": NOISES[:1]},
     }  # fmt: skip
     quick = {
         "splits": 2, "epochs": 100, "samples": 50, "deviations": {}, "sizes": {},
-        "finals": {"points": 2, "splits": 5, "seeds": 1, "epochs": 100, "samples": 100, "sizes": {}},
+        "finals": {"points": 2, "for_all": 1, "splits": 5, "seeds": 1, "epochs": 100, "samples": 100, "sizes": {}},
         "grid": {"kl_weight": [0.05, 0.2, 1.0], "lr": [0.01], "prior_std": [1.0], "beta": [0.001],
                  "noise_prior": NOISES[:1]},
     }  # fmt: skip
     paper = {
         "splits": 3, "epochs": 300, "samples": 100, "deviations": DEVIATIONS, "sizes": SIZES, "grid": GRID,
-        "finals": {"points": 6, "splits": 20, "seeds": 2, "epochs": 1000, "samples": 1000, "sizes": SIZES_OF_FINALS},
+        "finals": {"points": 6, "for_all": 3, "splits": 20, "seeds": 2, "epochs": 1000, "samples": 1000,
+                   "sizes": SIZES_OF_FINALS},
     }  # fmt: skip
     own = {"hidden": None if hidden is None else list(hidden)}
     return {
