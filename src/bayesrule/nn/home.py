@@ -32,8 +32,6 @@ class Home(nn.Module):
     ) -> None:
         super().__init__()
         self.posterior = Variational(family, mean, parts, generator=generator)
-        self.name = self.posterior.name
-        """The group's; kept here, as it is asked for many times a pass."""
         self.prior = prior
         self.hyperparameters = nn.Module()
         with torch.no_grad():
@@ -43,6 +41,11 @@ class Home(nn.Module):
                 self.hyperparameters.register_parameter(key, value)
             else:
                 self.hyperparameters.register_buffer(key, value)
+
+    @property
+    def name(self) -> str:
+        """The group's name."""
+        return self.posterior.name
 
     @property
     def mean(self) -> Tensor:

@@ -43,7 +43,6 @@ class Variational(nn.Module):
         event = self._event(mean.detach())
         self.event_dim = event.ndim
         self.tap = ParameterTap()
-        self._tapped = self._can_be_tapped()
         initial = family.init(event, generator=generator)
         initial["mean"] = mean
         for key, value in initial.items():
@@ -77,7 +76,8 @@ class Variational(nn.Module):
         """The family and what it covers."""
         return f"{', '.join(part.name for part in self.parts)}: {self.family}"
 
-    def _can_be_tapped(self) -> bool:
+    @property
+    def _tapped(self) -> bool:
         """Whether the mean is kept as `nn.Linear` keeps its weight, fan-out × fan-in, or a vector such as its bias."""
         layout = self.parts[0].layout
         as_linear = isinstance(layout, MatrixView) and layout.is_transposed_matrix
