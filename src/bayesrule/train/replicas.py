@@ -27,13 +27,13 @@ from bayesrule.train.replicas_arguments import (
     gamma_numbers,
     noise_rate,
     numbers,
-    whole,
 )
 from bayesrule.train.replicas_backprop import BayesByBackpropRule
 from bayesrule.train.replicas_captured import CapturedSteps
 from bayesrule.train.replicas_network import Layout, Start, forward, initial_weights
 from bayesrule.train.replicas_noise import Batch, DeviceStream, Stream
 from bayesrule.train.replicas_step import Noise, Program, ReplicaState, draw, step
+from bayesrule.train.whole_numbers import whole
 
 DRAWS = 100
 """Of all weights, whose noise a prediction holds at a time."""

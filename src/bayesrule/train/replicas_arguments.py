@@ -81,15 +81,6 @@ def check_targets(y: Tensor, outputs: Tensor) -> None:
         )
 
 
-def whole(name: str, value: Any, least: int) -> int:
-    """It, where it is a whole number and not too small."""
-    if not isinstance(value, Integral) or value < least:
-        raise InvalidArgument(
-            f"{name} is a whole number from {least} on", got=repr(value), remedy=f"Give {name}={least} or more."
-        )
-    return int(value)
-
-
 def noise_rate(value: Any) -> float:
     """Of the noise, where it is the weight of an average."""
     single = isinstance(value, Real) or (isinstance(value, Tensor) and value.numel() == 1)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from numbers import Integral, Real
+from numbers import Real
 
 from bayesrule.errors import InvalidArgument
 from bayesrule.estimators import Estimator, LocalReparam, Mean
 from bayesrule.posteriors import Family, KTied
 from bayesrule.priors import GroupARD, Prior
+from bayesrule.train.whole_numbers import whole
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name, low in (("folds", 2), ("components", 1), ("draws", 1), ("seed", 0)):
-            _need_whole(name, getattr(self, name), low)
+            whole(name, getattr(self, name), low)
         if self.steps is not None:
-            _need_whole("steps", self.steps, 1)
+            whole("steps", self.steps, 1)
         for width in self.hidden:
-            _need_whole("the width of a hidden layer", width, 1)
+            whole("the width of a hidden layer", width, 1)
         scales = {name: [getattr(self, name)] for name in ("learning_rate", "first_snapshot")}
         scales["temperatures"] = [*self.temperatures]
         for name, values in scales.items():
@@ -81,8 +82,3 @@ class Settings:
 def point_estimate(settings: Settings) -> Settings:
     """The same network as a single point estimate, stopped early on one fold."""
     return replace(settings, temperatures=(0.0,), deterministic=True)
-
-
-def _need_whole(name: str, value: object, low: int) -> None:
-    if not isinstance(value, Integral) or value < low:
-        raise InvalidArgument(f"{name} must be a whole number from {low} on", got=repr(value))
