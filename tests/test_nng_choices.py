@@ -21,55 +21,39 @@ RESULTS = Path(__file__).parents[1] / "results" / "nng"
 
 
 def searched(
-    dataset: str, weight: float, density: float, error: float = 1.0, noise: Any = (6, 6), stage: str = "valid"
+    dataset: str, weight: float, noise: tuple[float, float] = choices.PLAIN_NOISE, metric: str = choices.CHOSEN
 ) -> list[dict[str, Any]]:
-    variant = choices.words({"kl_weight": weight, "lr": 0.01, "prior_std": 1.0, "beta": 0.001, "noise_prior": noise})
-    values = {f"{stage}_log_likelihood": density, f"{stage}_rmse": error}
+    """A point that a search marked, and one that it did not."""
+    variants = [
+        choices.words({"kl_weight": each, "lr": 0.01, "prior_std": 1.0, "beta": 0.001, "noise_prior": noise})
+        for each in (weight, 7.0)
+    ]
     return [{"dataset": dataset, "method": "noisy-kfac", "variant": variant, "metric": metric, "value": value}
-            for metric, value in values.items()]  # fmt: skip
+            for variant, value in zip(variants, (1.0, 0.0), strict=True)]  # fmt: skip
 
 
-def test_choices_come_from_validation_log_likelihoods() -> None:
-    rows = [*searched("a", 0.1, -1.0), *searched("a", 0.5, -1.1), *searched("a", 1.0, -9.0),
-            *searched("b", 0.1, -5.0), *searched("b", 0.5, -1.1), *searched("b", 1.0, -1.0)]  # fmt: skip
+def test_choices_are_the_points_that_a_search_marks() -> None:
+    rows = [*searched("a", 0.1), *searched("b", 1.0), *searched("a", 0.5, metric=choices.FOR_ALL),
+            *searched("b", 0.5, metric=choices.FOR_ALL)]  # fmt: skip
     result = choices.with_choices(rows)
-    found = result["chosen"]
-    assert found["a"]["noisy-kfac"] == {"kl_weight": 0.1, "lr": 0.01, "prior_std": 1.0, "beta": 0.001}
-    assert found["b"]["noisy-kfac"]["kl_weight"] == 1.0
-    assert found["*"]["noisy-kfac"]["kl_weight"] == 0.5
+    assert result["chosen"]["a"]["noisy-kfac"] == {"kl_weight": 0.1, "lr": 0.01, "prior_std": 1.0, "beta": 0.001}
+    assert {name: found["noisy-kfac"]["kl_weight"] for name, found in result["chosen"].items()} == {
+        "a": 0.1, "b": 1.0, "*": 0.5,
+    }  # fmt: skip
     assert set(result) == {"chosen"}
 
 
-def test_equal_log_likelihoods_are_told_apart_by_errors_and_greatest_losses() -> None:
-    rows = [*searched("a", 0.1, -1.0, error=2.0), *searched("a", 0.5, -1.008, error=1.0)]
-    assert choices.with_choices(rows)["chosen"]["a"]["noisy-kfac"]["kl_weight"] == 0.5
-    rows = [*searched("a", 0.1, -1.0), *searched("a", 0.5, -1.06), *searched("b", 0.1, -1.1),
-            *searched("b", 0.5, -1.05), *searched("b", 1.0, -1.0)]  # fmt: skip
-    assert choices.with_choices(rows)["chosen"]["*"]["noisy-kfac"]["kl_weight"] == 0.5
-
-
-def test_a_sets_choice_is_among_its_finalists_by_their_second_scores() -> None:
-    rows = [*searched("a", 0.1, -1.0), *searched("a", 0.5, -1.1), *searched("a", 1.0, -1.2),
-            *searched("a", 0.1, -1.5, stage="final"), *searched("a", 0.5, -1.3, stage="final")]  # fmt: skip
-    found = choices.with_choices(rows)["chosen"]
-    assert found["a"]["noisy-kfac"]["kl_weight"] == 0.5
-    assert found["*"]["noisy-kfac"]["kl_weight"] == 0.1
-
-
 def test_every_noise_prior_has_its_choice() -> None:
-    rows = [*searched("a", 0.1, -1.0), *searched("a", 0.5, -2.0),
-            *searched("a", 0.1, -1.0, noise=choices.WEAK_NOISE),
-            *searched("a", 0.5, -0.5, noise=choices.WEAK_NOISE)]  # fmt: skip
-    found = choices.with_choices(rows)
-    weights = [found[key]["a"]["noisy-kfac"]["kl_weight"] for key in choices.KEYS.values()]
-    assert weights == [0.1, 0.5]
+    found = choices.with_choices([*searched("a", 0.1), *searched("a", 0.5, choices.WEAK_NOISE)])
+    assert [found[key]["a"]["noisy-kfac"]["kl_weight"] for key in choices.KEYS.values()] == [0.1, 0.5]
 
 
-def test_a_search_says_itself_what_it_chose_for_all() -> None:
-    rows = [*searched("a", 0.1, -1.0), *searched("a", 0.5, -1.5), *searched("b", 0.1, -1.0), *searched("b", 0.5, -1.5)]
-    assert choices.with_choices(rows)["chosen"]["*"]["noisy-kfac"]["kl_weight"] == 0.1
-    marks = [{**row, "metric": choices.FOR_ALL, "value": float("λ 0.5" in row["variant"])} for row in rows[::2]]
-    assert choices.with_choices(rows + marks)["chosen"]["*"]["noisy-kfac"]["kl_weight"] == 0.5
+def test_equal_log_likelihoods_are_told_apart_by_errors_and_greatest_losses() -> None:
+    assert choices.best({"x": (-1.0, 2.0), "y": (-1.008, 1.0)}) == "y"
+    assert choices.best({"x": (-1.0, 2.0), "y": (-1.02, 1.0)}) == "x"
+    a = {"x": (-1.0, 1.0), "y": (-1.06, 1.0)}
+    b = {"x": (-1.1, 1.0), "y": (-1.05, 1.0), "z": (-1.0, 1.0)}
+    assert choices.best_for_all({"a": a, "b": b}) == "y"
 
 
 def test_choices_are_written_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +62,7 @@ def test_choices_are_written_and_read(tmp_path: Path, monkeypatch: pytest.Monkey
     stored.write_text(json.dumps({"chosen": before}))
     monkeypatch.setattr(choices, "FILE", stored)
     result = tmp_path / "result.json"
-    result.write_text(json.dumps({"experiment": "nng/search", "preset": "paper", "rows": searched("a", 0.1, -1.0)}))
+    result.write_text(json.dumps({"experiment": "nng/search", "preset": "paper", "rows": searched("a", 0.1)}))
     keep(result, choices.FILE)
     choices.chosen.cache_clear()
     try:
@@ -99,14 +83,12 @@ def test_choices_for_two_layers_are_apart(tmp_path: Path, monkeypatch: pytest.Mo
     result = tmp_path / "result.json"
     try:
         assert choices.choice("a", "noisy-kfac", deep=True)["kl_weight"] == 0.7  # nobody searched there yet
-        result.write_text(
-            json.dumps({"experiment": "nng/deep-search", "preset": "paper", "rows": searched("a", 0.1, -1.0)})
-        )
+        result.write_text(json.dumps({"experiment": "nng/deep-search", "preset": "paper", "rows": searched("a", 0.1)}))
         keep(result, choices.FILE)
         choices.chosen.cache_clear()
         weights = [choices.choice("a", "noisy-kfac", deep=deep)["kl_weight"] for deep in (False, True)]
         assert weights == [0.7, 0.1]
-        result.write_text(json.dumps({"experiment": "nng/search", "preset": "paper", "rows": searched("a", 0.5, -1.0)}))
+        result.write_text(json.dumps({"experiment": "nng/search", "preset": "paper", "rows": searched("a", 0.5)}))
         keep(result, choices.FILE)
         choices.chosen.cache_clear()
         weights = [choices.choice("a", "noisy-kfac", deep=deep)["kl_weight"] for deep in (False, True)]
@@ -136,7 +118,7 @@ def test_conventions_hold_for_the_methods_that_have_them(tmp_path: Path, monkeyp
     assert (bbb.warm_up, bbb.start, bbb.quiet_steps) == (None, "he", 0)
     assert not rule_of(kfac).warm_up
     result = tmp_path / "result.json"
-    result.write_text(json.dumps({"experiment": "nng/search", "preset": "paper", "rows": searched("a", 0.1, -1.0)}))
+    result.write_text(json.dumps({"experiment": "nng/search", "preset": "paper", "rows": searched("a", 0.1)}))
     keep(result, choices.FILE)
     assert choices.conventions("noisy-kfac")["start"] == "he"
     assert choices.conventions("noisy-adam")["max_kl"] == 0.5
@@ -146,7 +128,7 @@ def test_conventions_hold_for_the_methods_that_have_them(tmp_path: Path, monkeyp
 def test_other_results_are_refused_and_change_nothing(other: dict[str, str], tmp_path: Path) -> None:
     settings, result = tmp_path / "settings.json", tmp_path / "result.json"
     settings.write_text("{}")
-    found = {"experiment": "nng/search", "preset": "paper", "rows": searched("a", 0.1, -1.0)} | other
+    found = {"experiment": "nng/search", "preset": "paper", "rows": searched("a", 0.1)} | other
     result.write_text(json.dumps(found))
     with pytest.raises(InvalidArgument, match="preset paper"):
         keep(result, settings)

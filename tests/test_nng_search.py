@@ -12,7 +12,7 @@ import torch
 from bayesrule.errors import InvalidArgument
 from bayesrule.experiments import Context, Request, reproduce
 from bayesrule.experiments.nng import search
-from bayesrule.experiments.nng.choices import FOR_ALL, words
+from bayesrule.experiments.nng.choices import CHOSEN, FOR_ALL, words
 from bayesrule.experiments.nng.protocol import Setting, Stacked, validation_split
 from bayesrule.experiments.nng.search import SEARCH
 from bayesrule.experiments.nng.table1 import TABLE1
@@ -53,22 +53,37 @@ def test_the_search_marks_the_best_point(tmp_path: Path) -> None:
     assert counts == {("valid_rmse", 2), ("final_rmse", 3)}
 
 
+NAMES = [words({"kl_weight": weight, "noise_prior": (6, 6)}) for weight in (0.1, 0.5, 1.0, 2.0)]
+
+
+def cells(*densities: tuple[float, ...]) -> dict[str, dict[str, list[float]]]:
+    """With errors of one, but for a run that is worse than all others by a nat: it diverged."""
+    return {name: {"log_likelihood": list(each), "rmse": [100.0 if max(each) - one > 1.0 else 1.0 for one in each]}
+            for name, each in zip(NAMES, densities, strict=False)}  # fmt: skip
+
+
+def marked(found: Any, finals: Any, metric: str) -> set[tuple[str, str]]:
+    rows = search._rows("bbb", found, finals)
+    return {(row.dataset, row.variant) for row in rows if row.metric == metric and row.value}
+
+
 def test_a_point_for_all_sets_is_measured_again_on_all_of_them() -> None:
-    """One that is ahead in short runs, and fails on a split of the long ones, is not chosen."""
-    names = [words({"kl_weight": weight, "noise_prior": (6, 6)}) for weight in (0.1, 0.5, 1.0, 2.0)]
-
-    def cells(*densities: tuple[float, ...]) -> dict[str, dict[str, list[float]]]:
-        return {name: {"log_likelihood": list(each), "rmse": [1.0] * len(each)}
-                for name, each in zip(names, densities, strict=False)}  # fmt: skip
-
+    """One that is ahead in short runs, and behind in the long ones, is not chosen."""
     found = {"a": cells((-1.0,), (-1.1,), (-1.2,), (-0.5,)), "b": cells((-2.0,), (-2.1,), (-2.2,), (-9.0,))}
-    assert search.candidates_for_all(found, 3) == set(names[:3])
-    finals = {
-        "a": cells((-1.0, -1.0), (-1.1, -1.1), (-1.2, -1.2)),
-        "b": cells((-2.0, -4.0), (-2.1, -2.1), (-2.2, -2.2)),
-    }
-    marked = {row.variant for row in search._rows("bbb", found, finals) if row.metric == FOR_ALL and row.value}
-    assert marked == {names[1]}
+    assert search.candidates_for_all(found, 3) == set(NAMES[:3])
+    finals = {"a": cells((-1.0,), (-1.1,), (-1.2,)), "b": cells((-3.0,), (-2.1,), (-2.2,))}
+    assert marked(found, finals, FOR_ALL) == {("a", NAMES[1]), ("b", NAMES[1])}
+
+
+def test_a_point_of_which_a_run_diverges_is_not_chosen_while_there_is_another() -> None:
+    """A run in twenty costs less, on average, than is gained elsewhere; nobody wants that one."""
+    steady, failing = (-1.0,) * 20, (*(-0.5,) * 19, -2.0)
+    runs = {"a": cells((-0.5,) * 20, steady), "b": cells(failing, steady)}
+    assert marked(runs, runs, FOR_ALL) == {("a", NAMES[1]), ("b", NAMES[1])}
+    assert marked(runs, runs, CHOSEN) == {("a", NAMES[0]), ("b", NAMES[1])}
+    all_fail = {"a": cells(failing, failing), "b": cells(failing, tuple(each - 1.0 for each in failing))}
+    assert marked(all_fail, all_fail, CHOSEN) == {("a", NAMES[0]), ("b", NAMES[0])}
+    assert marked(all_fail, all_fail, FOR_ALL) == {("a", NAMES[0]), ("b", NAMES[0])}
 
 
 def test_finalists_are_the_best_of_each_noise_prior() -> None:

@@ -28,16 +28,18 @@ WITHOUT = {"bbb": ("beta", "warm_up", "max_kl", "quiet_steps", "T_inv"), "noisy-
 """Fields of a setting that a method does not have; noisy Adam starts at the prior, as printed."""
 SEARCHED_AS = {"noisy-ekfac": "noisy-kfac", "noisy-kfac-exact": "noisy-kfac"}
 """Methods that take the choices of another, whose posterior differs from theirs in little; they are not searched."""
-FOR_ALL = "chosen_for_all"
-"""The metric that is 1 of the point chosen for every data set."""
+CHOSEN, FOR_ALL = "chosen", "chosen_for_all"
+"""The metrics that are 1 of the point chosen for a data set, and for every data set."""
 TIE = 0.01
 """Nats between log-likelihoods that count as equal."""
 
 Point = Mapping[str, Any]
 Choices = dict[str, dict[str, dict[str, float]]]
 """By data set and method."""
-Scores = dict[str, dict[str, tuple[float, float]]]
-"""Log-likelihood and RMSE, by data set and point."""
+Means = dict[str, tuple[float, float]]
+"""Log-likelihood and RMSE, by point."""
+Scores = dict[str, Means]
+"""By data set."""
 
 
 @lru_cache(maxsize=4)
@@ -96,39 +98,14 @@ def best_for_all(found: Scores) -> str:
 
 
 def with_choices(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """What `settings.json` keeps of a search, given the rows of its result.
-
-    A set's choice is among its finalists where there were any; that for every set is the search's own, if it says so.
-    """
-    values = {
-        (row["method"], row["dataset"], row["variant"], row["metric"]): row["value"]
-        for row in rows
-        if row["value"] is not None
-    }
-    result: dict[str, Any] = {key: {EVERY: {}} for key in KEYS.values()}
-    finals = _scored(values, "final")
-    for (method, noise), by_set in _scored(values, "valid").items():
-        chosen_here = result[KEYS[noise]]
-        for dataset, points in by_set.items():
-            own = finals.get((method, noise), {}).get(dataset, points)
-            chosen_here.setdefault(dataset, {})[method] = point_of(best(own))[0]
-        told = {v for (m, _, v, name), value in values.items() if (m, name) == (method, FOR_ALL) and value}
-        own_for_all = [variant for variant in told if point_of(variant)[1] == noise]
-        chosen_here[EVERY][method] = point_of(own_for_all[0] if own_for_all else best_for_all(by_set))[0]
-    return {key: value for key, value in result.items() if value[EVERY]}
-
-
-def _scored(
-    values: Mapping[tuple[str, str, str, str], float], stage: str
-) -> dict[tuple[str, tuple[float, float]], Scores]:
-    """By method and noise prior."""
-    found: dict[tuple[str, tuple[float, float]], Scores] = {}
-    for (method, dataset, variant, metric), value in values.items():
-        error = values.get((method, dataset, variant, f"{stage}_rmse"))
-        if metric == f"{stage}_log_likelihood" and error is not None:
-            _, noise = point_of(variant)
-            found.setdefault((method, noise), {}).setdefault(dataset, {})[variant] = value, error
-    return found
+    """What `settings.json` keeps of a search, given the rows of its result: the points that it marks."""
+    result: dict[str, Any] = {}
+    for row in rows:
+        if row["metric"] in (CHOSEN, FOR_ALL) and row["value"]:
+            point, noise = point_of(row["variant"])
+            dataset = EVERY if row["metric"] == FOR_ALL else row["dataset"]
+            result.setdefault(KEYS[noise], {EVERY: {}}).setdefault(dataset, {})[row["method"]] = point
+    return result
 
 
 def merged(stored: Mapping[str, Any], read: Mapping[str, Any]) -> dict[str, Any]:
