@@ -107,12 +107,25 @@ def test_every_method_has_its_rule(method: str) -> None:
 def test_rows_count_the_splits_behind() -> None:
     mine = {"rmse 0": 1.0, "rmse 1": 3.0, "log_likelihood 0": -1.0, "log_likelihood 1": -2.0}
     kfac = {"rmse 0": 2.0, "rmse 1": 2.0, "log_likelihood 0": -0.5, "log_likelihood 1": -1.0}
-    found = {row.metric: row for row in regression._rows("boston", "bbb", "λ=1", mine, kfac)}
+    found = {row.metric: row for row in regression._rows("boston", "bbb", "λ=1", mine, [4.0, 6.0], kfac)}
     assert {name: row.value for name, row in found.items()} == {
-        "rmse": 2.0, "log_likelihood": -1.5, "rmse_worst": 3.0, "rmse_behind_kfac": 1.0,
+        "rmse": 2.0, "log_likelihood": -1.5, "rmse_worst": 3.0, "rmse_of_constant": 0.5, "rmse_behind_kfac": 1.0,
         "log_likelihood_behind_kfac": 2.0,
     }  # fmt: skip
     assert found["rmse"].sem == pytest.approx(math.sqrt(2) / math.sqrt(2))
+
+
+def test_the_worst_split_is_compared_with_the_mean_of_its_training_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(regression, "scores", lambda settings, *rest: {
+        name: [1.0 + number for number in range(len(settings))] for name in regression.SCORES
+    })  # fmt: skip
+    rows = regression.run(context(TABLE1.presets["smoke"], tmp_path, ("yacht",), ("bbb",)))
+    table = synthetic_table("yacht")
+    constants = [float(np.sqrt(np.mean((table.y[test] - table.y[train].mean()) ** 2))) for train, test in table.splits]
+    (found,) = (row.value for row in rows if (row.variant, row.metric) == ("λ=1", "rmse_of_constant"))
+    assert found == pytest.approx(max(1.0 / constants[0], 2.0 / constants[1]), rel=1e-6)
 
 
 def test_year_says_that_it_is_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +257,11 @@ def test_divergence() -> None:
     key = ("boston", "bbb", "λ=1")
     for worst, standing in ((2.9, "held"), (3.1, "not held")):
         rows = rows_of({(*key, "rmse"): 1.0, (*key, "rmse_worst"): worst})
-        assert claims.none_diverges().check(rows).standing == standing
+        assert claims.none_stands_out().check(rows).standing == standing
+        assert claims.none_diverges().check(rows).standing == "not measured"
+    for share, standing in ((0.99, "held"), (1.0, "not held"), (math.inf, "not held")):
+        steady = {("yacht", "bbb", "λ=1", "rmse_of_constant"): 0.1}
+        assert claims.none_diverges().check(rows_of(steady | {(*key, "rmse_of_constant"): share})).standing == standing
     claim = claims.no_split_above("boston", "bbb", "λ=1", 3.0)
     assert claim.check(rows_of({(*key, "rmse_worst"): 2.9})).standing == "held"
 

@@ -57,7 +57,7 @@ NAMES = [words({"kl_weight": weight, "noise_prior": (6, 6)}) for weight in (0.1,
 
 
 def cells(*densities: tuple[float, ...]) -> dict[str, dict[str, list[float]]]:
-    """With errors of one, but for a run that is worse than all others by a nat: it diverged."""
+    """With errors of one, but for a run that is worse than all others by a nat: it failed."""
     return {name: {"log_likelihood": list(each), "rmse": [100.0 if max(each) - one > 1.0 else 1.0 for one in each]}
             for name, each in zip(NAMES, densities, strict=False)}  # fmt: skip
 
@@ -75,7 +75,7 @@ def test_a_point_for_all_sets_is_measured_again_on_all_of_them() -> None:
     assert marked(found, finals, FOR_ALL) == {("a", NAMES[1]), ("b", NAMES[1])}
 
 
-def test_a_point_of_which_a_run_diverges_is_not_chosen_while_there_is_another() -> None:
+def test_a_point_of_which_a_run_fails_is_not_chosen_while_there_is_another() -> None:
     """A run in twenty costs less, on average, than is gained elsewhere; nobody wants that one."""
     steady, failing = (-1.0,) * 20, (*(-0.5,) * 19, -2.0)
     runs = {"a": cells((-0.5,) * 20, steady), "b": cells(failing, steady)}

@@ -19,8 +19,9 @@ FOR_ALL = "one setting for all sets, Gamma(1, 0.01) noise prior"
 VARIANTS = (PLAIN, VALIDATED, WEAK, FOR_ALL)
 SCORES = {"rmse": -1, "log_likelihood": 1}
 """And which sign is better."""
-METRICS = (*SCORES, "rmse_worst", "rmse_behind_kfac", "log_likelihood_behind_kfac")
-"""``rmse_worst`` is that of the worst split; the last two count splits on which noisy K-FAC is better."""
+METRICS = (*SCORES, "rmse_worst", "rmse_of_constant", "rmse_behind_kfac", "log_likelihood_behind_kfac")
+"""``rmse_worst`` is that of the worst split; ``rmse_of_constant``: at worst, over that of predicting the training rows'
+mean; the last two count splits on which noisy K-FAC is better."""
 REFERENCE = "noisy-kfac"
 QUICK_SETS = ("boston", "concrete", "energy", "yacht")
 PAPER_SETS = ("boston", "concrete", "energy", "kin8nm", "naval", "protein", "yacht", "year")
@@ -54,9 +55,11 @@ def run(context: Context) -> list[Row]:
     for table in tables(context):
         data = Stacked.of([table.split(number) for number in range(splits_of(context, table))])
         found = {method: _cells(context, table, data, method) for method in context.methods}
+        constant = (data.y_test.double().square().mean((1, 2)).sqrt() * data.scale).tolist()
         for variant in context.preset.settings["variants"]:
             for method, cells in found.items():
-                rows += _rows(table.name, method, variant, cells[variant], found.get(REFERENCE, {}).get(variant))
+                rows += _rows(table.name, method, variant, cells[variant], constant,
+                              found.get(REFERENCE, {}).get(variant))  # fmt: skip
     return rows
 
 
@@ -93,8 +96,9 @@ def _cells(context: Context, table: Table, data: Stacked, method: str) -> dict[s
 
 
 def _rows(
-    dataset: str, method: str, variant: str, cell: Mapping[str, float], reference: Mapping[str, float] | None
-) -> list[Row]:
+    dataset: str, method: str, variant: str, cell: Mapping[str, float], constant: Sequence[float],
+    reference: Mapping[str, float] | None,
+) -> list[Row]:  # fmt: skip
     def of(metric: str, value: float) -> Row:
         return Row(dataset, method, variant, metric, value, None, len(errors))
 
@@ -104,6 +108,7 @@ def _rows(
         for metric in SCORES
     ]
     rows.append(of("rmse_worst", max(errors)))
+    rows.append(of("rmse_of_constant", max(own / theirs for own, theirs in zip(errors, constant, strict=True))))
     if reference is not None:
         for metric, sign in SCORES.items():
             pairs = zip(by_split(cell, metric), by_split(reference, metric), strict=True)

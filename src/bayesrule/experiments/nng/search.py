@@ -41,7 +41,7 @@ from bayesrule.experiments.nng.choices import (
     point_of,
     words,
 )
-from bayesrule.experiments.nng.claims import diverges
+from bayesrule.experiments.nng.claims import stands_out
 from bayesrule.experiments.nng.data import known_sets, tables
 from bayesrule.experiments.nng.protocol import Setting, Stacked, as_cell, by_split, mark, scores, validation_split
 from bayesrule.experiments.nng.regression import DEVIATIONS, METHODS, QUICK_SETS, T_INV, TWO_LAYERS
@@ -224,11 +224,11 @@ def _rows(method: str, found: Mapping[str, Cells], finals: Mapping[str, Cells]) 
 
 
 def _failed(cells: Cells, points: Iterable[str]) -> set[str]:
-    return {point for point in points if diverges(max(cells[point]["rmse"]), fmean(cells[point]["rmse"]))}
+    return {point for point in points if stands_out(max(cells[point]["rmse"]), fmean(cells[point]["rmse"]))}
 
 
 def _but(points: Means, failed: set[str]) -> Means:
-    """Those of which no run diverged; all, if none is left."""
+    """Those of which no run failed; all, if none is left."""
     return {point: means for point, means in points.items() if point not in failed} or points
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bayesrule.experiments.experiment import Experiment
 from bayesrule.experiments.nng import regression
-from bayesrule.experiments.nng.claims import no_split_above, none_diverges, reaches, wins
+from bayesrule.experiments.nng.claims import no_split_above, none_diverges, none_stands_out, reaches, wins
 from bayesrule.experiments.nng.data import known_sets
 from bayesrule.experiments.nng.regression import PLAIN, QUICK_SETS, VALIDATED, WEAK
 
@@ -40,6 +40,7 @@ TABLE1 = Experiment(
         wins(PLAIN, ("bbb", "noisy-adam"), QUICK_SETS, 17, SPLITS),
         wins(VALIDATED, ("bbb", "noisy-adam"), QUICK_SETS, 17, SPLITS),
         none_diverges(),
+        none_stands_out(),
     ),
     published=Path(__file__).with_name("published") / "table1.json",
     devices=("cuda", "cpu"),

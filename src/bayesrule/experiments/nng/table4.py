@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bayesrule.experiments.experiment import Experiment
 from bayesrule.experiments.nng import regression
-from bayesrule.experiments.nng.claims import none_diverges, wins
+from bayesrule.experiments.nng.claims import none_diverges, none_stands_out, wins
 from bayesrule.experiments.nng.data import known_sets
 from bayesrule.experiments.nng.regression import PLAIN, QUICK_SETS, TWO_LAYERS, VALIDATED
 
@@ -24,6 +24,7 @@ TABLE4 = Experiment(
         wins(PLAIN, ("bbb", "noisy-adam"), QUICK_SETS, 17, SPLITS),
         wins(VALIDATED, ("bbb", "noisy-adam"), QUICK_SETS, 17, SPLITS),
         none_diverges(),
+        none_stands_out(),
     ),
     published=Path(__file__).with_name("published") / "table4.json",
     devices=("cuda", "cpu"),
