@@ -33,8 +33,6 @@ TITLES = {
     "blr/uncertainty/cifar-10": "Posteriors held by optimizers, and their rivals, on CIFAR-10",
     "blr/binary/cifar-10": "Binary networks on CIFAR-10",
     "nng/table1/cpu": "Noisy natural gradient, Table 1 on one CPU thread, Boston",
-    "nng/search/noisy-adam": "Noisy natural gradient: the search, noisy Adam with its guard on the step",
-    "nng/deep-search/noisy-adam": "Noisy natural gradient: the search, two hidden layers, noisy Adam with its guard",
     "nng/conventions/noisy-adam": "Noisy natural gradient: noisy Adam's guard on the step, on validation rows",
     "bench/cuda": "Speed and memory on a GPU, beside other libraries",
 }

@@ -139,7 +139,7 @@ def test_other_results_are_refused_and_change_nothing(other: dict[str, str], tmp
 
 def test_published_searches_give_the_settings(tmp_path: Path) -> None:
     """All but conventions, which have an experiment of their own."""
-    names = ("search", "search/noisy-adam", "deep-search", "deep-search/noisy-adam")
+    names = ("search", "deep-search")
     results = [str(RESULTS / name / "result.json") for name in names]
     settings, stored = tmp_path / "settings.json", json.loads(choices.FILE.read_text())
     conventions = (choices.CONVENTIONS, choices.OWN_CONVENTIONS)
