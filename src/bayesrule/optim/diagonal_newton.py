@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from bayesrule.errors import InvalidArgument
+from bayesrule.optim.joining import apart, joined, together
 from bayesrule.optim.rule import (
     Message,
     Number,
     PriorTerm,
     Rule,
     State,
+    Task,
     check_decay,
     check_not_negative,
     guarded,
@@ -66,20 +68,68 @@ class DiagonalNewtonRule(Rule):
         """``ε / √(h + γ)``."""
         return (state.curvature + damping).rsqrt_().mul_(noise)
 
+    def deviations(
+        self, states: Sequence[DiagonalNewtonState], noises: Sequence[Tensor], priors: Sequence[PriorTerm]
+    ) -> list[Tensor]:
+        """Those of small groups together."""
+        found: list[Tensor] = []
+        for run in together(noises, [id(prior) for prior in priors]):
+            whole, noise = _joined_states(states[run]), joined(noises[run])
+            found += apart(self.deviation(whole, noise, priors[run.start].damping), noises[run])
+        return found
+
     def update(
         self, mean: Tensor, state: DiagonalNewtonState, message: Message, prior: PriorTerm, *, lr: Number, refresh: bool
     ) -> tuple[Tensor, DiagonalNewtonState]:
         """``μ ← μ − α ĝ / (h + γ)`` with the new h   [Eqs. 44 and 46], within the guard."""
+        proposed = self._proposed(mean, state, message, prior)
+        rate, limited = lr / proposed.divisor, state.limited
+        if self.max_kl is not None:
+            rate, limited = guarded(rate, inner(proposed.step, proposed.pull, 2), 2, self.max_kl, limited)
+        return moved(mean, proposed.step, rate), replace(proposed.state, limited=limited)
+
+    def updates(self, tasks: Sequence[Task], *, lr: Number, refresh: bool) -> list[tuple[Tensor, DiagonalNewtonState]]:
+        """The same; small groups together."""
+        if isinstance(lr, Tensor):
+            return super().updates(tasks, lr=lr, refresh=refresh)
+        kinds = [(id(prior), state.steps, state.estimates, message.curvature is None)
+                 for _, state, message, prior in tasks]  # fmt: skip
+        runs = together([mean for mean, _, _, _ in tasks], kinds)
+        return [each for run in runs for each in self._update_together(tasks[run], lr)]
+
+    def _update_together(self, tasks: Sequence[Task], lr: float) -> list[tuple[Tensor, DiagonalNewtonState]]:
+        """Groups with one prior and equal counts, each within its own guard."""
+        means, states, messages, priors = zip(*tasks, strict=True)
+        mean = joined(means)
+        proposed = self._proposed(mean, _joined_states(states), _joined_messages(messages), priors[0])
+        rate, new = lr / proposed.divisor, proposed.state
+        limit = (
+            None if mean.is_cuda else guarded(rate, inner(proposed.step, proposed.pull, 2), 2, self.max_kl, new.limited)
+        )
+        if limit is not None and limit[0] is rate:  # then so is each group's, a part of the whole
+            news, limits = apart(moved(mean, proposed.step, rate), means), [state.limited for state in states]
+        else:
+            steps, pulls = apart(proposed.step, means), apart(proposed.pull, means)
+            lengths = [inner(*pair, 2) for pair in zip(steps, pulls, strict=True)]
+            guards = [guarded(rate, length, 2, self.max_kl, state.limited)
+                      for length, state in zip(lengths, states, strict=True)]  # fmt: skip
+            limits = [limited for _, limited in guards]
+            news = [moved(mean, step, own) for mean, step, (own, _) in zip(means, steps, guards, strict=True)]
+        kept = zip(news, limits, apart(new.momentum, means), apart(new.curvature, means), strict=True)
+        return [(mean, DiagonalNewtonState(new.steps, new.estimates, limited, momentum, curvature))
+                for mean, limited, momentum, curvature in kept]  # fmt: skip
+
+    def _proposed(self, mean: Tensor, state: DiagonalNewtonState, message: Message, prior: PriorTerm) -> _Proposed:
+        """The step before the guard."""
         new = self.averaged_curvature(state, message, prior.damping)
         directed = self.direction(state, message, prior, mean)
-        step = directed.gradient / (new.precision + self.extra_damping if self.extra_damping else new.precision)
-        rate, limited = lr / directed.divisor, state.limited
-        if self.max_kl is not None:
-            length = inner(step.square(), new.precision, 2) if self.extra_damping else inner(step, directed.gradient, 2)
-            rate, limited = guarded(rate, length, 2, self.max_kl, limited)
         estimates = state.estimates + (message.curvature is not None)
-        counted = DiagonalNewtonState(state.steps + 1, estimates, limited, directed.momentum, new.curvature)
-        return moved(mean, step, rate), counted
+        counted = DiagonalNewtonState(state.steps + 1, estimates, state.limited, directed.momentum, new.curvature)
+        if not self.extra_damping:
+            step = torch.div(directed.gradient, new.precision, out=new.precision)
+            return _Proposed(step, directed.gradient, directed.divisor, counted)
+        step = directed.gradient / (new.precision + self.extra_damping)
+        return _Proposed(step, step * new.precision, directed.divisor, counted)
 
     def init(self, mean: Tensor, shapes: Sequence[tuple[int, int]], damping: Tensor) -> DiagonalNewtonState:
         """No momentum, and `start` as curvature."""
@@ -95,7 +145,7 @@ class DiagonalNewtonRule(Rule):
 
 @dataclass(frozen=True)
 class Averaged:
-    """h, and ``h + γ``."""
+    """h, and ``h + γ``, which may be written over."""
 
     curvature: Tensor
     precision: Tensor
@@ -108,6 +158,27 @@ class Directed:
     momentum: Tensor
     gradient: Tensor
     divisor: Number
+
+
+@dataclass(frozen=True)
+class _Proposed:
+    """A step p and ``(h + γ)p``, both still to be divided by the bias correction, and the state after it."""
+
+    step: Tensor
+    pull: Tensor
+    divisor: Number
+    state: DiagonalNewtonState
+
+
+def _joined_states(states: Sequence[DiagonalNewtonState]) -> DiagonalNewtonState:
+    momentum, curvature = (joined(each) for each in zip(*((s.momentum, s.curvature) for s in states), strict=True))
+    return replace(states[0], momentum=momentum, curvature=curvature)
+
+
+def _joined_messages(messages: Sequence[Message]) -> Message:
+    parts = [message.curvature or {} for message in messages]
+    curvature = {name: joined([part[name] for part in parts]) for name in parts[0]}
+    return Message(joined([message.gradient for message in messages]), curvature or None)
 
 
 def check_betas(betas: tuple[float, float]) -> None:

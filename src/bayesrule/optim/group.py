@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -42,10 +43,18 @@ class Group:
         """That of a draw, and of its noise."""
         return self.shapes[0] if self.event_dim == 2 else (sum(m * n for m, n in self.shapes),)
 
-    def event(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Tensors in the parameters' own layouts as one event; their leading dimensions are a batch."""
+    @cached_property
+    def size(self) -> int:
+        """Entries of the event."""
+        return math.prod(self.event_shape)
+
+    def event(self, tensors: Mapping[str, Tensor], room: Tensor | None = None) -> Tensor:
+        """Tensors in the parameters' own layouts as one event; their leading dimensions are a batch.
+
+        A matrix that has to be put together is written to the ``room``, its transpose, where there is one.
+        """
         if self._dense and len(self.parts) == 2 and tensors[self.name].ndim == 2:
-            return torch.cat((tensors[self.name], tensors[self.parts[1].name].unsqueeze(-1)), dim=-1).mT
+            return torch.cat((tensors[self.name], tensors[self.parts[1].name].unsqueeze(-1)), dim=-1, out=room).mT
         rows = [_rows(part, tensors[part.name]) for part in self.parts]
         if self.event_dim == 1:
             rows = [each.flatten(-2) for each in rows]
@@ -53,7 +62,7 @@ class Group:
             return rows[0]
         if self.event_dim == 1:
             return torch.cat(rows, dim=-1)
-        return torch.cat([each.mT for each in rows], dim=-1).mT  # weights lie column by column, and so will this
+        return torch.cat([each.mT for each in rows], dim=-1, out=room).mT  # in columns, as weights lie
 
     def split(self, event: Tensor) -> dict[str, Tensor]:
         """The way back."""
@@ -80,6 +89,45 @@ class Drawn:
 
     deviation: Tensor
     factor: float
+
+
+KEPT = 2**20
+"""Entries that may stay in memory between steps; above, memory counts for more than the time to find some."""
+
+
+class Events:
+    """Events of several groups in memory that later ones are written over; matrices lie one after another there."""
+
+    def __init__(self, groups: Iterable[Group], like: Mapping[str, Tensor]) -> None:
+        """For tensors of the kinds of these."""
+        self.groups = tuple(groups)
+        self._rooms: list[Tensor] | None = None
+        self._written: list[tuple[Tensor, int]] = []
+        kinds = {(like[part.name].dtype, like[part.name].device) for group in self.groups for part in group.parts}
+        sizes = [group.size for group in self.groups]
+        if len(sizes) > 1 and len(kinds) == 1 and sum(sizes) <= KEPT:
+            pieces = like[self.groups[0].name].new_empty(sum(sizes)).split(sizes)
+            self._rooms = [group.from_flat(piece).mT for group, piece in zip(self.groups, pieces, strict=True)]
+
+    def of(self, groups: Sequence[Group], tensors: Mapping[str, Tensor]) -> list[Tensor]:
+        """Of tensors in the parameters' own layouts; of some of the groups, each in new memory."""
+        if self._rooms is None or len(groups) != len(self.groups):
+            return [group.event(tensors) for group in groups]
+        if not self._unchanged(tensors):
+            self._events = [group.event(tensors, room) for group, room in zip(groups, self._rooms, strict=True)]
+            self._written = [(tensor, tensor._version) for tensor in tensors.values()]
+        return self._events
+
+    def forget(self) -> None:
+        """What was written last."""
+        self._written = []
+
+    def _unchanged(self, tensors: Mapping[str, Tensor]) -> bool:
+        """Whether these are what was written last, and nobody has written over them since."""
+        return len(self._written) == len(tensors) and all(
+            tensor is known and tensor._version == version
+            for tensor, (known, version) in zip(tensors.values(), self._written, strict=True)
+        )
 
 
 def grouped(layers: tuple[Layer, ...], joint: bool) -> tuple[Group, ...]:

@@ -23,13 +23,13 @@ FROM_TAPS = ("fisher", "fisher_samples", "T_stats", "noise", "warm_up")
 """Options of optimizers that tap layers, or that add noise to their outputs."""
 
 
-def riemannian(relative: Tensor) -> Tensor:
+def riemannian(plain: Tensor) -> Tensor:
     """``1 + z + ½z² = ½ + ½(1 + z)²``, by which a precision grows, at least ½   [Lin et al. 2020; Shen et al. 2024].
 
     The natural gradient's step ``z = ρ(ŝ − s)/s``, and the geodesic's next term: plain steps, ``1 + z``, go below zero
-    where the noise of ŝ is large. It is written over ``relative``.
+    where the noise of ŝ is large. It is written over ``plain``, the factor of such a step.
     """
-    return relative.add_(1).square_().add_(1).mul_(0.5)
+    return plain.square_().add_(1).mul_(0.5)
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class IVONRule(PriceRule, DiagonalNewtonRule):
         precision = state.curvature + damping
         if message.curvature is None:
             return Averaged(state.curvature, precision)
-        relative = message.curvature["relative"].to(precision)
-        growth = riemannian(torch.addcdiv(relative, state.curvature, precision, value=-1).mul_(1 - self.betas[1]))
-        precision = growth.mul_(precision)
+        rate, relative = 1 - self.betas[1], message.curvature["relative"].to(precision)
+        plain = torch.rsub(relative, 1, alpha=-rate).addcdiv_(state.curvature, precision, value=-rate)
+        precision = riemannian(plain).mul_(precision)
         return Averaged(precision - damping, precision)
 
     def direction(self, state: DiagonalNewtonState, message: Message, prior: PriorTerm, mean: Tensor) -> Directed:

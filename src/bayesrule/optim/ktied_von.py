@@ -120,8 +120,8 @@ class KTiedVONRule(PriceRule):
         moved_factors = []
         for key, factor in (("fan_in", state.fan_in_factor), ("fan_out", state.fan_out_factor)):
             target = curvature[key].to(factor) + found[key]
-            relative = (1 - self.betas[1]) * (target / inverse[key] - 1)
-            growth = 1 + relative if self.taps else riemannian(relative)
+            plain = 1 + (1 - self.betas[1]) * (target / inverse[key] - 1)
+            growth = plain if self.taps else riemannian(plain)
             moved_factors.append(factor * growth.pow(-0.25))
         return moved_factors[0], moved_factors[1]
 

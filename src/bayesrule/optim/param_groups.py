@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from bayesrule.data.names import nearest
@@ -126,3 +127,11 @@ def torch_groups(
     add({}, [parameter for name, parameter in rest if name not in without])
     add({"lr": plain_lr}, [parameter for name, parameter in rest if name in without])
     return placed, groups
+
+
+def alike(names: Iterable[str], placement: Mapping[str, int], trained: Mapping[str, Tensor]) -> list[list[str]]:
+    """Groups of one rule and step size on one device."""
+    found: dict[tuple[int, torch.device], list[str]] = {}
+    for name in names:
+        found.setdefault((placement[name], trained[name].device), []).append(name)
+    return list(found.values())

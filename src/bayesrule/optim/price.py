@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +15,6 @@ from bayesrule.errors import Unsupported
 from bayesrule.optim.capture import Capture, curvatures_moved_in
 from bayesrule.optim.rule import Rule
 from bayesrule.optim.shell import PosteriorOptimizer
-from bayesrule.random import NoiseSource
 
 
 class PriceRule(Rule):
@@ -48,15 +46,8 @@ class PriceRule(Rule):
 class PriceOptimizer(PosteriorOptimizer):
     """A `PosteriorOptimizer` whose blocks also hand over each draw's gradient times its deviation."""
 
-    @contextmanager
-    def sampled_params(self, *, noise: NoiseSource | None = None, loss_scale: float | None = None) -> Iterator[None]:
-        """As `PosteriorOptimizer.sampled_params`; a scaled loss must come with its ``loss_scale``."""
-        with super().sampled_params(noise=noise, loss_scale=loss_scale):
-            yield
-            self._multiply(loss_scale or 1.0)
-
     @torch.no_grad()
-    def _multiply(self, loss_scale: float) -> None:
+    def _leave(self, loss_scale: float) -> None:
         """Gradient times deviation of every group that got a gradient; blocks count alike."""
         if self._block is None:
             return
@@ -71,15 +62,14 @@ class PriceOptimizer(PosteriorOptimizer):
 
     def _products(self, gradients: Mapping[str, Tensor], loss_scale: float) -> dict[str, dict[str, Tensor]]:
         """By group."""
+        told, wide = self._filled(gradients)
         products = {}
-        for name, group in self.groups.items():
-            rule, own = self.rule_of(group), {part.name: gradients.get(part.name) for part in group.parts}
-            if not isinstance(rule, PriceRule) or rule.taps or all(gradient is None for gradient in own.values()):
-                continue
-            filled = {key: torch.zeros_like(self.trained[key]) if g is None else g for key, g in own.items()}
-            drawn, gradient, damping = self._drawn_by[name], group.event(filled), self.priors.term(name).damping
-            deviation = drawn.deviation * (drawn.factor / self.scale / loss_scale)
-            products[name] = rule.at_draw(self.states[name], gradient.to(deviation), deviation, damping)
+        for group, gradient in zip(told, self._gradient_events.of(told, wide), strict=True):
+            rule, drawn, damping = self.rule_of(group), self._drawn_by[group.name], self.priors.term(group.name).damping
+            if isinstance(rule, PriceRule) and not rule.taps:
+                factor = drawn.factor / self.scale / loss_scale
+                deviation = drawn.deviation * factor if group.name in self._mirror else drawn.deviation.mul_(factor)
+                products[group.name] = rule.at_draw(self.states[group.name], gradient, deviation, damping)
         return products
 
     def _replay_products(self, capture: Capture, gradients: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:

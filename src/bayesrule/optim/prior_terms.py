@@ -44,11 +44,14 @@ class PriorTerms:
                 )
 
     def term(self, name: str) -> PriorTerm:
-        """``γ = λ/(Nη)`` and the centre."""
+        """``γ = λ/(Nη)`` and the centre; one object for groups that have the same for good."""
         if name not in self._terms:
             found = self.current[name]
             centred = not bool(found.mean.any())
-            self._terms[name] = PriorTerm(self.unit * found.precision, None if centred else found.mean)
+            term = PriorTerm(self.unit * found.precision, None if centred else found.mean)
+            shared = self.fixed and centred and term.damping.ndim == 0
+            same = (each for each in self._terms.values() if shared and _same(each, term))
+            self._terms[name] = next(same, term)
         return self._terms[name]
 
     def follow(self, posteriors: Mapping[str, GaussianPosterior], rate: float) -> None:
@@ -89,6 +92,12 @@ class PriorTerms:
     def _given(self, posteriors: Mapping[str, GaussianPosterior]) -> dict[str, DiagonalNormal]:
         shared = self.prior.share(posteriors.values())
         return {name: shared.given(posterior, self._kept[name]) for name, posterior in posteriors.items()}
+
+
+def _same(left: PriorTerm, right: PriorTerm) -> bool:
+    """Of terms without a centre."""
+    a, b = left.damping, right.damping
+    return left.mean is None and (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device) and bool(a == b)
 
 
 def _as_wide_as_its_mean(start: GaussianPosterior) -> GaussianPosterior:

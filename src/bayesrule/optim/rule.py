@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -117,6 +118,11 @@ class Rule(ABC):
         """``R ε``, ``R Rᵀ = Σ N/λ``: what a draw adds to the mean, over √(λ/N); some rules have a cheaper product."""
         return self.covariance(state, damping, 1.0).sqrt_matmul(noise)
 
+    def deviations(self, states: Sequence[Any], noises: Sequence[Tensor], priors: Sequence[PriorTerm]) -> list[Tensor]:
+        """`deviation` for several groups."""
+        parts = zip(states, noises, priors, strict=True)
+        return [self.deviation(state, noise, prior.damping) for state, noise, prior in parts]
+
     def posterior(
         self, mean: Tensor, state: Any, damping: Tensor, scale: Number, parts: tuple[Part, ...] = ()
     ) -> Posterior:
@@ -155,13 +161,18 @@ def guarded(lr: Number, length: Tensor, event_dim: int, max_kl: float | None, li
     """
     if max_kl is None:
         return lr, limited
+    if length.ndim == 0 and length.device.type == "cpu" and not isinstance(lr, Tensor):
+        over = length.item() * lr**2 / (2 * max_kl)
+        return (lr / math.sqrt(over), limited + 1) if over > 1 else (lr, limited)
     excess = length.reshape(*length.shape, *(1,) * event_dim) * (lr**2 / (2 * max_kl))
     return excess.clamp_min(1.0).rsqrt() * lr, limited + (excess > 1).reshape(limited.shape)
 
 
 def moved(mean: Tensor, step: Tensor, lr: Number) -> Tensor:
-    """``μ − α p``."""
-    return torch.addcmul(mean, step, lr, value=-1) if isinstance(lr, Tensor) else torch.sub(mean, step, alpha=lr)
+    """``μ − α p``, in the memory of p: none that the last operations have not touched."""
+    if isinstance(lr, Tensor):
+        return torch.addcmul(mean, step, lr, value=-1, out=step)
+    return torch.sub(mean, step, alpha=lr, out=step)
 
 
 def inner(left: Tensor, right: Tensor, event_dim: int) -> Tensor:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -22,25 +21,23 @@ from bayesrule.curvature import (
     assemble,
     exact_cotangents,
     sampled_cotangents,
-    state_dtype,
 )
 from bayesrule.errors import InvalidArgument
 from bayesrule.likelihoods import GaussianGammaNoise
 from bayesrule.optim.arguments import check_trainable
 from bayesrule.optim.capture import Capture, curvatures_moved_in, pass_moved_in
-from bayesrule.optim.group import Drawn, Group
-from bayesrule.optim.holder import PosteriorHolder
+from bayesrule.optim.drawing import DrawingHolder
 from bayesrule.optim.intervals import check_count, due
 from bayesrule.optim.local_noise import check_local, local_noise
 from bayesrule.optim.messages import Gathered, Residuals
 from bayesrule.optim.rule import Rule
 from bayesrule.posteriors import GaussianPosterior
-from bayesrule.random import NoiseSource, by_example, draw
+from bayesrule.random import NoiseSource, by_example
 
 Noise = Literal["batch", "example"]
 
 
-class SamplingHolder(PosteriorHolder):
+class SamplingHolder(DrawingHolder):
     """What happens between two steps: blocks with a draw in the weights, whose messages are averaged."""
 
     def __init__(
@@ -55,23 +52,19 @@ class SamplingHolder(PosteriorHolder):
         mirrored: bool,
         **options: Any,
     ) -> None:
-        super().__init__(model, rule, **options)
+        super().__init__(model, rule, mirrored=mirrored, **options)
         self.fisher = self._checked_fisher(fisher)
-        self.fisher_samples, self.T_stats, self.noise, self.mirrored = fisher_samples, T_stats, noise, mirrored
+        self.fisher_samples, self.T_stats, self.noise = fisher_samples, T_stats, noise
         for name, value in (("fisher_samples", fisher_samples), ("T_stats", T_stats)):
             check_count(name, value)
         if noise not in get_args(Noise):
             raise InvalidArgument('noise is "batch" or "example"', got=repr(noise))
         if noise == "example":
             check_local(tuple(self.groups.values()), type(self).__name__)
-        self.source: NoiseSource | None = None
-        """Of draws and sampled targets, in place of the own generator: set where several processes train together."""
         self._pending = Gathered()
         self._block: Gathered | None = None
         self._room: list[Tensor] = []
         self._drawn = tuple(self._posterior_names())
-        self._drawn_by: dict[str, Drawn] = {}
-        self._kinds: dict[tuple[str, ...], set[tuple[torch.device, torch.dtype]]] = {}
         self._loss_scale: float | None = None
 
     @contextmanager
@@ -94,6 +87,7 @@ class SamplingHolder(PosteriorHolder):
             self._pending.copied()
         for parameter in self.trained.values():
             parameter.grad = None
+        self._gradient_events.forget()
         block = self._block = Gathered()
         drawn: list[Tensor] = [self.trained[name] for name in self._drawn]
         kept = self._room = self._room or [torch.empty_like(parameter, requires_grad=False) for parameter in drawn]
@@ -105,6 +99,7 @@ class SamplingHolder(PosteriorHolder):
             with ExitStack() as stack:
                 self._enter(stack, noise, loss_scale)
                 yield
+                self._leave(loss_scale or 1.0)
             finished = True
         finally:
             with torch.no_grad():
@@ -154,75 +149,8 @@ class SamplingHolder(PosteriorHolder):
             tap = ModuleTap(self.model, layers, self._receive, cotangents, loss_scale or 1.0, replay)
             stack.enter_context(tap())
 
-    def _draw(self, groups: list[Group], noise: NoiseSource | None) -> None:
-        """A fresh deviation in the weights, or the last one with the other sign."""
-        last = {} if noise is not None else {group.name: self._mirror[group.name] for group in groups
-                                             if group.name in self._mirror}  # fmt: skip
-        fresh = [group for group in groups if group.name not in last]
-        if self._capture is None or noise is not None or self.source is not None:
-            deviations = self._perturb(fresh, last, noise)
-        else:
-            last = self._capture.moved_in("deviation", last)
-            deviations = self._replay_draw(self._capture, fresh, last)
-        self._mirror = deviations if self.mirrored and noise is None else {}
-        if self.rule.from_draws:
-            root = self.scale**0.5
-            self._drawn_by = {name: Drawn(deviation, root) for name, deviation in deviations.items()}
-            self._drawn_by |= {name: Drawn(deviation, -root) for name, deviation in last.items()}
-
-    def _perturb(self, fresh: list[Group], last: dict[str, Tensor], noise: NoiseSource | None) -> dict[str, Tensor]:
-        """Deviations added to the weights, and those that are fresh."""
-        deviations = {}
-        for group, drawn in zip(fresh, self._normals(fresh, noise), strict=True):
-            damping = self.priors.term(group.name).damping
-            deviations[group.name] = self.rule_of(group).deviation(self.states[group.name], drawn, damping)
-        self._put(deviations, self.scale**0.5)
-        self._put(last, -(self.scale**0.5))
-        return deviations
-
-    def _replay_draw(self, capture: Capture, fresh: list[Group], last: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The same, captured; fresh deviations lie in rooms, where anything needs them after the draw."""
-        names, needed = tuple(group.name for group in fresh), self.mirrored or self.rule.from_draws
-
-        def work() -> dict[str, Tensor]:
-            deviations = self._perturb(fresh, last, None)
-            return capture.moved_in("deviation", deviations) if needed else {}
-
-        return capture.do(("draw", names, tuple(last), self._circumstances()), work)
-
-    def _circumstances(self) -> tuple[Any, ...]:
-        """What captured work depends on beside its rooms: hyper-parameters, and where tensors lie."""
-        terms = [self.priors.term(name) for name in self.groups]
-        places: list[Tensor] = [*self.trained.values(), *(term.damping for term in terms)]
-        places += [term.mean for term in terms if term.mean is not None]
-        rules = tuple(id(self.rule_of(group)) for group in self.groups.values())
-        return rules, self.scale, tuple(place.data_ptr() for place in places)
-
-    def _normals(self, groups: list[Group], noise: NoiseSource | None) -> list[Tensor]:
-        """One normal for each weight: from a source group by group, from the own generator of a device all at once."""
-        names = tuple(group.name for group in groups)
-        if names not in self._kinds:
-            self._kinds[names] = {(p.device, state_dtype(p.dtype)) for p in (self.trained[name] for name in names)}
-        if noise is not None or len(self._kinds[names]) != 1:
-            source = noise or self._own_noise()
-            likes = [self.trained[name].detach() for name in names]
-            return [source(group.event_shape, "normal", like.to(state_dtype(like.dtype)))
-                    for group, like in zip(groups, likes, strict=True)]  # fmt: skip
-        ((device, dtype),) = self._kinds[names]
-        sizes = [math.prod(group.event_shape) for group in groups]
-        flat = self._own_noise()((sum(sizes),), "normal", torch.empty((), dtype=dtype, device=device))
-        return [group.from_flat(piece) for group, piece in zip(groups, flat.split(sizes), strict=True)]
-
-    def _put(self, deviations: Mapping[str, Tensor], factor: float) -> None:
-        parts = {name: value for group, deviation in deviations.items()
-                 for name, value in self.groups[group].split(deviation).items()}  # fmt: skip
-        for name in parts.keys() & self._masters.keys():
-            self.trained[name].copy_(torch.add(self._masters[name], parts.pop(name), alpha=factor))
-        if parts:
-            torch._foreach_add_([self.trained[name] for name in parts], list(parts.values()), alpha=factor)
-
-    def _own_noise(self) -> NoiseSource:
-        return self.source or (lambda shape, law, like: draw(shape, law, like, self.generator(like.device)))
+    def _leave(self, loss_scale: float) -> None:
+        """At the end of a body that has not raised, while the draw is still in the weights."""
 
     def _cotangents(self, outputs: Tensor) -> Tensor:
         if self.likelihood is None:
@@ -291,7 +219,3 @@ class SamplingHolder(PosteriorHolder):
         if fisher != "empirical" and self.likelihood is None:
             raise InvalidArgument(f"fisher={fisher!r} needs a likelihood", remedy="Pass likelihood=….")
         return fisher
-
-    def _full_precision(self) -> AbstractContextManager[Any]:
-        kind = next(iter(self.trained.values())).device.type
-        return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -16,6 +16,7 @@ from bayesrule.optim.buffers import copy_all, differences
 from bayesrule.optim.capture import Capture, curvatures_moved_in
 from bayesrule.optim.intervals import check_count, due
 from bayesrule.optim.messages import Alone, Exchange, Gathered, Landing, Messages, Residuals, finite_check, sum_of_sizes
+from bayesrule.optim.param_groups import alike
 from bayesrule.optim.plain import adam_update
 from bayesrule.optim.proposed_step import ProposedStep
 from bayesrule.optim.rule import Message, Rule
@@ -168,14 +169,9 @@ class PosteriorOptimizer(SamplingHolder):
 
     def _messages(self, gradients: Mapping[str, Tensor], curvatures: Mapping[str, Mapping[str, Tensor]]) -> Messages:
         """Gradients and curvatures of all blocks, as events."""
-        groups = {}
-        for name, group in self.groups.items():
-            own = {part.name: gradients.get(part.name) for part in group.parts}
-            if all(gradient is None for gradient in own.values()):
-                continue
-            filled = {key: torch.zeros_like(self.mean_of(key)) if g is None else self._widened(key, g)
-                      for key, g in own.items()}  # fmt: skip
-            groups[name] = Message(group.event(filled), curvatures.get(name))
+        told, wide = self._filled(gradients)
+        groups = {group.name: Message(event, curvatures.get(group.name))
+                  for group, event in zip(told, self._gradient_events.of(told, wide), strict=True)}  # fmt: skip
         plain = {name: self._widened(name, gradients[name]) for name in self.plain_states if name in gradients}
         return Messages(groups, plain, self._pending.residuals)
 
@@ -191,10 +187,6 @@ class PosteriorOptimizer(SamplingHolder):
                     remedy="Call the network itself; name layers whose weights others read in plain=(…); "
                     "checkpoint activations with use_reentrant=False.",
                 )
-
-    def _widened(self, name: str, gradient: Tensor) -> Tensor:
-        """In the precision of the mean."""
-        return gradient.to(self._masters[name]) if name in self._masters else gradient
 
     def _check(self, finite: Callable[[], bool]) -> None:
         if not finite():
@@ -252,10 +244,11 @@ class PosteriorOptimizer(SamplingHolder):
         """What the rules make of the messages; nothing is changed yet."""
         moved: dict[str, Tensor] = {}
         states, plain_states = dict(self.states), dict(self.plain_states)
-        for names in self._alike(messages.groups):
+        means = {**self.trained, **self._masters}
+        for names in alike(messages.groups, self._placement, self.trained):
             groups = [self.groups[name] for name in names]
-            tasks = [(self.mean(group), states[group.name], messages.groups[group.name], self.priors.term(group.name))
-                     for group in groups]  # fmt: skip
+            tasks = [(mean, states[group.name], messages.groups[group.name], self.priors.term(group.name))
+                     for group, mean in zip(groups, self._mean_events.of(groups, means), strict=True)]  # fmt: skip
             found = self.rule_of(groups[0]).updates(tasks, lr=self.lr_of(names[0]), refresh=refresh)
             for group, (mean, states[group.name]) in zip(groups, found, strict=True):
                 moved |= group.split(mean)
@@ -276,13 +269,6 @@ class PosteriorOptimizer(SamplingHolder):
             return
         held = [(self.states, moved.states), (self.plain_states, moved.plain_states), (self._masters, masters)]
         copy_all(pair for old, new in held for name in new for pair in differences(old[name], new[name]))
-
-    def _alike(self, names: Iterable[str]) -> list[list[str]]:
-        """Groups of one rule and step size on one device."""
-        found: dict[Any, list[str]] = {}
-        for name in names:
-            found.setdefault((self._placement[name], self.trained[name].device), []).append(name)
-        return list(found.values())
 
     def _prior_rate(self) -> float:
         return min(1.0, self.param_groups[0].get("beta", 0.01) * self.T_inv)
