@@ -54,14 +54,14 @@ class IVONRule(PriceRule, DiagonalNewtonRule):
         return {"relative": deviation.mul_(gradient)}
 
     def averaged_curvature(self, state: DiagonalNewtonState, message: Message, damping: Tensor) -> Averaged:
-        """``h ← β₂h + (1−β₂)ĥ + ½(1−β₂)²(h − ĥ)²/(h + γ)``   [line 4]."""
+        """``h ← β₂h + (1−β₂)ĥ + ½(1−β₂)²(h − ĥ)²/(h + γ)``   [line 4], over the message's curvature."""
         precision = state.curvature + damping
         if message.curvature is None:
             return Averaged(state.curvature, precision)
         rate, relative = 1 - self.betas[1], message.curvature["relative"].to(precision)
-        plain = torch.rsub(relative, 1, alpha=-rate).addcdiv_(state.curvature, precision, value=-rate)
-        precision = riemannian(plain).mul_(precision)
-        return Averaged(precision - damping, precision)
+        plain = relative.mul_(rate).add_(1).addcdiv_(state.curvature, precision, value=-rate)
+        grown = riemannian(plain).mul_(precision)
+        return Averaged(torch.sub(grown, damping, out=precision), grown)
 
     def direction(self, state: DiagonalNewtonState, message: Message, prior: PriorTerm, mean: Tensor) -> Directed:
         """``g ← β₁g + (1−β₁)ĝ``, then ``g/(1−β₁ᵏ) + γ(μ − m₀)``   [lines 3, 5 and 6]."""

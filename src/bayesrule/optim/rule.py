@@ -26,7 +26,8 @@ class Message:
 
     Attributes:
         gradient: Of the mean negative log-likelihood of an example, at the drawn weights, shaped as the event.
-        curvature: Means over examples, by name, as `Rule.curvature` makes them; None where none was gathered.
+        curvature: Means over examples, by name, as `Rule.curvature` makes them, which an update may write over; None
+            where none was gathered.
     """
 
     gradient: Tensor
