@@ -137,6 +137,9 @@ def trained(kind: type[IVON | VOGN], steps: int = 6, **options: Any) -> tuple[nn
                 opt.nll(net(x), x[:, :2].sin()).backward()
         if step == 3:
             nn.utils.clip_grad_norm_(net.parameters(), 1e-3)
+        if step == 4:
+            for parameter in net.parameters():
+                parameter.grad.data.mul_(0.5)  # of which autograd knows nothing
         opt.step()
     return net, opt
 
@@ -158,18 +161,13 @@ def test_training_is_the_same_with_and_without_shared_memory(
         torch.testing.assert_close(state.curvature, other_opt.states[name].curvature, rtol=1e-12, atol=1e-12)
 
 
-def test_events_are_written_again_only_where_something_changed() -> None:
+def test_events_are_written_to_the_same_memory() -> None:
     net = network()
     opt = IVON(net, n_data=50, prior=br.Normal(1.0))
     groups = tuple(opt.groups.values())
     tensors = {name: parameter.detach() for name, parameter in net.named_parameters()}
     events = Events(groups, tensors)
-    first = events.of(groups, tensors)
-    places = [event.data_ptr() for event in first]
-    assert events.of(groups, tensors) is first
-    tensors["0.weight"].add_(1.0)
-    for event, group in zip(events.of(groups, tensors), groups, strict=True):
-        torch.testing.assert_close(event, group.event(tensors), rtol=0, atol=0)
+    places = [event.data_ptr() for event in events.of(groups, tensors)]
     other = {name: tensor + 1 for name, tensor in tensors.items()}
     again = events.of(groups, other)
     assert [event.data_ptr() for event in again][::2] == places[::2]  # the one without a bias is the parameter itself

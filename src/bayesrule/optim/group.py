@@ -102,7 +102,6 @@ class Events:
         """For tensors of the kinds of these."""
         self.groups = tuple(groups)
         self._rooms: list[Tensor] | None = None
-        self._written: list[tuple[Tensor, int]] = []
         kinds = {(like[part.name].dtype, like[part.name].device) for group in self.groups for part in group.parts}
         sizes = [group.size for group in self.groups]
         if len(sizes) > 1 and len(kinds) == 1 and sum(sizes) <= KEPT:
@@ -113,21 +112,7 @@ class Events:
         """Of tensors in the parameters' own layouts; of some of the groups, each in new memory."""
         if self._rooms is None or len(groups) != len(self.groups):
             return [group.event(tensors) for group in groups]
-        if not self._unchanged(tensors):
-            self._events = [group.event(tensors, room) for group, room in zip(groups, self._rooms, strict=True)]
-            self._written = [(tensor, tensor._version) for tensor in tensors.values()]
-        return self._events
-
-    def forget(self) -> None:
-        """What was written last."""
-        self._written = []
-
-    def _unchanged(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Whether these are what was written last, and nobody has written over them since."""
-        return len(self._written) == len(tensors) and all(
-            tensor is known and tensor._version == version
-            for tensor, (known, version) in zip(tensors.values(), self._written, strict=True)
-        )
+        return [group.event(tensors, room) for group, room in zip(groups, self._rooms, strict=True)]
 
 
 def grouped(layers: tuple[Layer, ...], joint: bool) -> tuple[Group, ...]:

@@ -87,7 +87,6 @@ class SamplingHolder(DrawingHolder):
             self._pending.copied()
         for parameter in self.trained.values():
             parameter.grad = None
-        self._gradient_events.forget()
         block = self._block = Gathered()
         drawn: list[Tensor] = [self.trained[name] for name in self._drawn]
         kept = self._room = self._room or [torch.empty_like(parameter, requires_grad=False) for parameter in drawn]
