@@ -71,9 +71,14 @@ class DiagonalNewtonRule(Rule):
     def deviations(
         self, states: Sequence[DiagonalNewtonState], noises: Sequence[Tensor], priors: Sequence[PriorTerm]
     ) -> list[Tensor]:
-        """Those of small groups together."""
+        """Those of small groups together, where they are not recorded."""
         found: list[Tensor] = []
+        if any(isinstance(state.steps, Tensor) for state in states):
+            return super().deviations(states, noises, priors)
         for run in together(noises, [id(prior) for prior in priors]):
+            if run.stop == run.start + 1:
+                found.append(self.deviation(states[run.start], noises[run.start], priors[run.start].damping))
+                continue
             whole, noise = _joined_states(states[run]), joined(noises[run])
             found += apart(self.deviation(whole, noise, priors[run.start].damping), noises[run])
         return found
@@ -99,6 +104,8 @@ class DiagonalNewtonRule(Rule):
 
     def _update_together(self, tasks: Sequence[Task], lr: float) -> list[tuple[Tensor, DiagonalNewtonState]]:
         """Groups with one prior and equal counts, each within its own guard."""
+        if len(tasks) == 1:
+            return [self.update(*tasks[0], lr=lr, refresh=True)]
         means, states, messages, priors = zip(*tasks, strict=True)
         mean = joined(means)
         proposed = self._proposed(mean, _joined_states(states), _joined_messages(messages), priors[0])
