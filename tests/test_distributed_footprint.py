@@ -27,8 +27,7 @@ class Watched(Alone):
     """Counts what would be sent."""
 
     def messages(self, messages: Messages) -> Messages:
-        curvatures = [tensor for each in messages.groups.values() for tensor in (each.curvature or {}).values()]
-        self.sent = sum(tensor.numel() for tensor in (*messages.gradients(), *curvatures))
+        self.sent = sum(tensor.numel() for tensor in messages.tensors())
         return messages
 
 

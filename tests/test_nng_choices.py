@@ -137,6 +137,27 @@ def test_other_results_are_refused_and_change_nothing(other: dict[str, str], tmp
     assert settings.read_text() == "{}"
 
 
+def test_choices_go_into_a_new_file_and_leave_others_where_they_were(tmp_path: Path) -> None:
+    settings, result = tmp_path / "settings.json", tmp_path / "result.json"
+    found = {"experiment": "nng/search", "preset": "paper", "rows": [*searched("b", 0.1), *searched("a", 0.2)]}
+    result.write_text(json.dumps(found))
+    keep(result, settings)
+    first = settings.read_text()
+    result.write_text(json.dumps(found | {"rows": searched("a", 0.2)}))
+    assert keep(result, settings) == []
+    assert settings.read_text() == first
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"experiment": "nng/search", "preset": "paper", "rows": []}'])
+def test_files_without_choices_are_refused(content: str, tmp_path: Path) -> None:
+    settings, result = tmp_path / "settings.json", tmp_path / "result.json"
+    result.write_text(content)
+    told = CliRunner().invoke(app, [str(result), "--settings", str(settings)])
+    assert told.exit_code == 2
+    assert "result.json" in told.output
+    assert not settings.exists()
+
+
 def test_published_searches_give_the_settings(tmp_path: Path) -> None:
     """All but conventions, which have an experiment of their own."""
     names = ("search", "deep-search")

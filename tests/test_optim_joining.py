@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any
 
@@ -174,6 +175,23 @@ def test_events_are_written_to_the_same_memory() -> None:
     for event, group in zip(again, groups, strict=True):
         torch.testing.assert_close(event, group.event(other), rtol=0, atol=0)
     assert events.of(groups[:1], other)[0].data_ptr() not in places
+
+
+@pytest.mark.parametrize("steps", [3, 4])
+def test_a_loaded_state_is_not_written_over(steps: int) -> None:
+    """A mirrored deviation is used up in place: in the optimizer's own copy."""
+    _, opt = trained(IVON, steps, mirrored=True)
+    saved = opt.state_dict()
+    kept = copy.deepcopy(saved["posterior"]["mirror"])
+    net, other = trained(IVON, 1, mirrored=True)
+    for _ in range(2):
+        other.load_state_dict(saved)
+        for _ in range(2):
+            with other.sampled_params():
+                other.nll(net(torch.ones(2, 4, dtype=torch.float64)), torch.ones(2, 2, dtype=torch.float64)).backward()
+            other.step()
+        assert kept.keys() == saved["posterior"]["mirror"].keys()
+        assert all(torch.equal(saved["posterior"]["mirror"][name], tensor) for name, tensor in kept.items())
 
 
 def test_large_networks_keep_no_second_copy_of_their_weights() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import jaxtyping
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import bayesrule as br
 from bayesrule.curvature import sampled_cotangents
@@ -248,3 +248,43 @@ def test_a_state_of_another_width_says_which_parameter_and_both_shapes(kind) -> 
     shapes = {NoisyFull: ("(26,)", "(56,)")}.get(kind, ("(4, 4)", "(4, 9)"))
     assert f"A tensor of shape {shapes[0]} is kept here. Got: one of {shapes[1]}" in str(error)
     assert held(here) == before
+
+
+@pytest.mark.parametrize("kind", ["IVON", "VOGN", "OGN", "KTiedVON", "NoisyAdam", "NoisyKFAC", "NoisyEKFAC"])
+@pytest.mark.parametrize("spoiled", ["mended", "too large"])
+def test_a_posterior_that_would_not_be_finite_is_refused_and_nothing_changes(kind: str, spoiled: str) -> None:
+    """Gradients that were mended after their curvature was taken, and finite ones whose squares are not."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    options = {} if kind in ("IVON", "KTiedVON") else {"fisher": "empirical"}
+    opt = getattr(br.optim, kind)(net, n_data=50, likelihood=br.Categorical(), seed=0, **options)
+    x, y = torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 0, 1])
+
+    def block(factor: float) -> None:
+        with opt.sampled_params():
+            opt.zero_grad()
+            (nn.functional.cross_entropy(net(x), y) * factor).backward()
+
+    block(1.0)
+    opt.step()
+    before = [parameter.detach().clone() for parameter in net.parameters()]
+    variances = [posterior.variance.clone() for posterior in opt.posteriors().values()]
+    block(float("nan") if spoiled == "mended" else 1e30)
+    if spoiled == "mended":
+        for parameter in net.parameters():
+            parameter.grad.data.nan_to_num_(0.0)  # type: ignore[union-attr]
+    with pytest.raises(InvalidArgument, match="not finite"):
+        opt.step()
+    assert all(torch.equal(now, then) for now, then in zip(net.parameters(), before, strict=True))
+    posteriors = opt.posteriors().values()
+    assert all(torch.equal(now.variance, then) for now, then in zip(posteriors, variances, strict=True))
+    block(1.0)
+    opt.step()
+    assert all(bool(parameter.isfinite().all()) for parameter in net.parameters())
+    assert all(bool((posterior.variance > 0).all()) for posterior in opt.posteriors().values())
+
+
+def test_an_option_that_makes_no_sense_is_refused_for_a_param_group_too() -> None:
+    net = nn.Linear(3, 2)
+    with pytest.raises(InvalidArgument, match="warm_up"):
+        br.optim.IVON(net, n_data=5, param_groups=[{"params": net.parameters(), "warm_up": True}])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +43,9 @@ class PosteriorHolder(torch.optim.Optimizer):
     float32 copies kept here); states are float32 or better.
     """
 
+    left_out: ClassVar[tuple[str, ...]] = ()
+    """Options that make no sense for one optimizer."""
+
     def __init__(
         self,
         model: nn.Module,
@@ -80,7 +83,8 @@ class PosteriorHolder(torch.optim.Optimizer):
         self._rules: dict[tuple[Any, ...], Rule] = {}
         self._rule_options = tuple(field.name for field in fields(rule))  # type: ignore[arg-type]
         self._flags: dict[nn.Module, bool] = {}
-        given = checked_groups(model, likelihood, param_groups, ("lr", *self._rule_options))
+        told = [name for name in self._rule_options if name not in self.left_out]
+        given = checked_groups(model, likelihood, param_groups, ("lr", *told))
         self._placement, chosen = torch_groups(self.trained, set(found.others), plain_lr, given)
         self._made = False
         super().__init__(chosen, {"lr": lr, **{name: getattr(rule, name) for name in self._rule_options}})
@@ -235,7 +239,7 @@ class PosteriorHolder(torch.optim.Optimizer):
         states = fitted(kind, {name: counted(state) for name, state in self.states.items()}, saved["groups"])
         plain_states = fitted(kind, {name: counted(state) for name, state in self.plain_states.items()}, saved["plain"])
         masters = fitted(kind, self._masters, saved["masters"])
-        mirror = {name: tensor.to(self.mean(self.groups[name])) for name, tensor in saved["mirror"].items()}
+        mirror = {name: tensor.to(self.mean(self.groups[name])).clone() for name, tensor in saved["mirror"].items()}
         generators = restored_generators(saved["generators"], saved["seed"])
         priors = self.priors.fitting(saved["prior"])
         if self.likelihood is not None:

@@ -122,7 +122,8 @@ class KTiedVONRule(PriceRule):
             target = curvature[key].to(factor) + found[key]
             plain = 1 + (1 - self.betas[1]) * (target / inverse[key] - 1)
             growth = plain if self.taps else riemannian(plain)
-            moved_factors.append(factor * growth.pow(-0.25))
+            shrunk = growth.pow(-0.25) + 0 * growth  # not a number where it overflowed, which a step is refused for
+            moved_factors.append(factor * shrunk)
         return moved_factors[0], moved_factors[1]
 
 

@@ -39,9 +39,11 @@ class Messages:
     plain: dict[str, Tensor]
     residuals: Residuals | None = None
 
-    def gradients(self) -> list[Tensor]:
-        """All of them."""
-        return [message.gradient for message in self.groups.values()] + list(self.plain.values())
+    def tensors(self) -> list[Tensor]:
+        """All gradients and curvatures."""
+        told = [tensor for message in self.groups.values()
+                for tensor in (message.gradient, *(message.curvature or {}).values())]  # fmt: skip
+        return told + list(self.plain.values())
 
 
 class Exchange(ABC):

@@ -105,7 +105,9 @@ class NoisyAdamRule(Rule):
 
 
 class NoisyAdam(PosteriorOptimizer):
-    """Noisy Adam (NNG-FFG): Adam's update with weights drawn from ``N(μ, (λ/N) diag(f + γ)⁻¹)``, ``γ = λ/(Nη²)``.
+    """Noisy Adam (NNG-FFG): Adam's update with weights drawn from ``N(μ, (λ/N) diag(f + γ)⁻¹)``.
+
+    ``γ = λ/(Nη)``, for a prior of variance η.
 
     Args:
         model: The network.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -56,8 +56,6 @@ class PosteriorOptimizer(SamplingHolder):
             work as others before: the same numbers, from fewer launches. Steps with new inverses are done as they come.
     """
 
-    left_out: ClassVar[tuple[str, ...]] = ()
-    """Options that make no sense for one optimizer."""
     found_inf: Tensor
     grad_scale: Tensor | None
     _step_supports_amp_scaling = True  # gradient scaling then leaves it to step() to skip, which drops the messages
@@ -192,7 +190,8 @@ class PosteriorOptimizer(SamplingHolder):
         if not finite():
             wrong = [n for n, p in self.trained.items() if p.grad is not None and not bool(p.grad.isfinite().all())]
             raise InvalidArgument(
-                "A gradient is not finite", got=wrong,
+                "A gradient is not finite" if wrong else "A curvature is not finite, that of the gradients before they "
+                "were changed", got=wrong or "finite gradients",
                 remedy="Look for NaN in the batch; if it is finite, lower lr, or clip. The blocks since the last step "
                 "were dropped, and nothing was changed: go on with the next batch.",
             )  # fmt: skip
@@ -202,14 +201,21 @@ class PosteriorOptimizer(SamplingHolder):
         gradients, curvatures = self._gradients(), self._pending.means()
         self._check_complete(gradients, curvatures)
         messages = self.exchange.messages(self._messages(gradients, curvatures))
-        finite = finite_check(messages.gradients())
+        finite = finite_check(messages.tensors())
         if refresh or self._pending.curvatures:
             self._check(finite)  # what follows may fail by itself at numbers that are not finite
         if refresh and not self.priors.fixed and self.steps:
             posteriors = {n: q for n, q in self.posteriors().items() if isinstance(q, GaussianPosterior)}
             self.priors.follow(posteriors, self._prior_rate())
         moved = self._moved(messages, refresh)
+        settled = finite_check(moved.tensors(messages.groups))
         self._check(finite)
+        if not settled():
+            raise InvalidArgument(
+                "A step from finite gradients ends at numbers that are not finite", got=f"step {self.steps + 1}",
+                remedy="Lower lr, or scale the loss down: squares of its gradients overflow. The blocks since the last "
+                "step were dropped, and nothing was changed.",
+            )  # fmt: skip
         self._learn_noise(messages.residuals)
         self._keep(moved)
 
@@ -233,7 +239,7 @@ class PosteriorOptimizer(SamplingHolder):
         self, capture: Capture, gradients: Mapping[str, Tensor], curvatures: Mapping[str, Mapping[str, Tensor]]
     ) -> Iterator[None]:
         messages = self._messages(gradients, curvatures)
-        capture.moved_in("total", {"gradient": sum_of_sizes(messages.gradients())})
+        capture.moved_in("total", {"gradient": sum_of_sizes(messages.tensors())})
         yield
         moved = self._moved(messages, refresh=False)
         yield

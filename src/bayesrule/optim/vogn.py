@@ -18,6 +18,7 @@ class VOGNRule(GaussNewtonRule):
 class VOGN(GaussNewtonOptimizer):
     """Variational online Gauss–Newton: ``μ ← μ − α m̂/(h + γ)``, weights drawn from ``N(μ, (λ/N) diag(h + γ)⁻¹)``.
 
+    m̂ averages ``∇ℓ + γμ``, without the bias of an average that starts at zero.
     With ``betas=(0, 1 − lr)`` it is the learning rule itself, of one step size ρ (Eq. 46); momentum, a step size of its
     own for the mean, and damping are those of Osawa et al. (2019).
 

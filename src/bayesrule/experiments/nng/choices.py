@@ -109,14 +109,13 @@ def with_choices(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def merged(stored: Mapping[str, Any], read: Mapping[str, Any]) -> dict[str, Any]:
-    """What the file has after a search's result is taken into it: methods that were not searched keep what they had."""
+    """What the file has after a search's result is taken into it: what was not searched keeps what it had."""
     found = {"source": f"{read['experiment']}: {HOW}", **with_choices(read["rows"])}
-    searched = {row["method"] for row in read["rows"]}
     deep = read["experiment"] == DEEP_SEARCH
     before = stored.get(DEEP, {}) if deep else stored
     for key in KEYS.values():
         for dataset, points in before.get(key, {}).items():
             here = found.setdefault(key, {EVERY: {}}).setdefault(dataset, {})
-            here |= {method: point for method, point in points.items() if method not in searched}
+            here |= {method: point for method, point in points.items() if method not in here}
     kept = {name: stored[name] for name in (CONVENTIONS, OWN_CONVENTIONS, DEEP) if name in stored}
     return {**stored, DEEP: found} if deep else {**found, **kept}

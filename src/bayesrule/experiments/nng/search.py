@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -45,6 +45,7 @@ from bayesrule.experiments.nng.claims import stands_out
 from bayesrule.experiments.nng.data import known_sets, tables
 from bayesrule.experiments.nng.protocol import Setting, Stacked, as_cell, by_split, mark, scores, validation_split
 from bayesrule.experiments.nng.regression import DEVIATIONS, METHODS, QUICK_SETS, T_INV, TWO_LAYERS
+from bayesrule.experiments.nng.search_size import Size
 from bayesrule.experiments.rows import Row
 from bayesrule.experiments.tabular_data import Table
 
@@ -90,38 +91,6 @@ def run(context: Context) -> list[Row]:
 
 Cells = Mapping[str, Mapping[str, Sequence[float]]]
 """Scores split by split, by point and metric."""
-
-
-@dataclass(frozen=True)
-class Size:
-    """Of a measurement: each split is trained on with so many seeds, and its score is their mean.
-
-    Attributes:
-        splits: How many.
-        epochs: Of a run.
-        samples: Draws for a prediction.
-        seeds: Of a split.
-    """
-
-    splits: int
-    epochs: int
-    samples: int
-    seeds: int = 1
-
-    @classmethod
-    def of_search(cls, context: Context, dataset: str) -> Size:
-        """The preset's, or the set's own."""
-        settings = context.preset.settings
-        common = {name: settings[name] for name in ("splits", "epochs", "samples")}
-        return cls(**common | settings["sizes"].get(dataset, {}))
-
-    @classmethod
-    def of_finals(cls, context: Context, dataset: str) -> Size:
-        """As long as in the tables, with as many draws."""
-        settings = context.preset.settings
-        common = {name: settings["finals"][name] for name in ("splits", "epochs", "samples", "seeds")}
-        epochs = settings["deviations"].get(dataset, {}).get("epochs", common["epochs"])
-        return cls(**common | {"epochs": epochs} | settings["finals"]["sizes"].get(dataset, {}))
 
 
 def _measured(context: Context, table: Table, method: str) -> Cells:
@@ -287,7 +256,7 @@ def _search(name: str, told: str, hidden: Sequence[int] | None) -> Experiment:
         id=name,
         title=f"Noisy natural gradient: the search over λ, step size, prior and β on validation rows{told}",
         presets=_presets(hidden),
-        methods=(*METHODS, "noisy-kfac-exact"),
+        methods=SEARCHED,
         datasets=known_sets,
         metrics=lambda dataset: METRICS,
         run=run,
