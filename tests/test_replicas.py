@@ -19,6 +19,9 @@ from bayesrule.train.replicas_backprop import BayesByBackpropRule
 from bayesrule.train.replicas_noise import Batch, Stream
 from replica_problems import EPOCHS, KINDS, ROWS, SETTINGS, T_INV, T_STATS, problem, trained
 
+NOISE = torch.tensor([1.0, 0.01], dtype=torch.float64)
+"""Shape and rate of the noise's prior, by default."""
+
 
 def batches(replicas: Replicas, number: int) -> Iterator[tuple[int, Batch]]:
     """One replica's, with the epoch's number."""
@@ -45,7 +48,7 @@ class OneByOne:
         self.net = network(replicas, number, replicas.state.means[0])
         self.optimizer = kind(
             self.net, n_data=ROWS, lr=SETTINGS["lr"][number], prior=br.Normal(SETTINGS["prior_std"][number]),
-            kl_weight=SETTINGS["kl_weight"][number], likelihood=GaussianGammaNoise().double(),
+            kl_weight=SETTINGS["kl_weight"][number], likelihood=GaussianGammaNoise(*NOISE),
             T_stats=T_STATS, T_inv=T_INV, **options,
         )  # fmt: skip
         self.shapes, self.joint = replicas.program.layout.shapes, replicas.program.layout.joint
@@ -98,7 +101,7 @@ def test_bayes_by_backprop_equals_autograd_and_adam() -> None:
         means = [matrix[number].clone().requires_grad_() for matrix in start]
         log_stds = [torch.full_like(mean, 0.05).log().requires_grad_() for mean in means]
         adam = torch.optim.Adam([*means, *log_stds])
-        shape, rate = torch.tensor([6.0, 6.0], dtype=torch.float64)
+        shape, rate = NOISE
         prior = distributions.Normal(0, torch.tensor(SETTINGS["prior_std"][number], dtype=torch.float64))
         for epoch, batch in batches(replicas, number):
             adam.param_groups[0]["lr"] = SETTINGS["lr"][number] * (1.0 if epoch < EPOCHS // 2 else 0.1)
@@ -112,8 +115,8 @@ def test_bayes_by_backprop_equals_autograd_and_adam() -> None:
             adam.zero_grad()
             loss.backward()
             adam.step()
-            shape = 0.99 * shape + 0.01 * (6 + ROWS / 2)
-            rate = 0.99 * rate + 0.01 * (6 + ROWS / 2 * residuals.detach().square().mean())
+            shape = 0.99 * shape + 0.01 * (NOISE[0] + ROWS / 2)
+            rate = 0.99 * rate + 0.01 * (NOISE[1] + ROWS / 2 * residuals.detach().square().mean())
         for own, mean, log_std in zip(replicas.posteriors(), means, log_stds, strict=True):
             torch.testing.assert_close(own.mean[number], mean.detach(), rtol=1e-10, atol=1e-10)
             std = own.covariance.diagonal()[number].sqrt()

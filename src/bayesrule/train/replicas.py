@@ -53,7 +53,7 @@ class Replicas:
         seeds: Of the replicas: start, order of rows, noise.
         lr: Step size.
         kl_weight: λ.
-        prior_std: Of the weights.
+        prior_std: Of the weights. The defaults of these are what `nng/search` found for noisy K-FAC over all its sets.
         noise_prior: Shape and rate of the Gamma prior on the noise's precision.
         noise_lr: Step size of q(τ).
         batch_size: Rows of a step.
@@ -84,8 +84,8 @@ class Replicas:
         seeds: Sequence[int],
         lr: Setting = 0.01,
         kl_weight: Setting = 1.0,
-        prior_std: Setting = 1.0,
-        noise_prior: tuple[Setting, Setting] = (6.0, 6.0),
+        prior_std: Setting = 2.0,
+        noise_prior: tuple[Setting, Setting] = (1.0, 0.01),
         noise_lr: float = 0.01,
         batch_size: int = 10,
         T_stats: int = 1,

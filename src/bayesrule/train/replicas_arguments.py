@@ -99,10 +99,10 @@ def gamma_numbers(noise_prior: Any, replicas: int) -> list[Tensor]:
     except (TypeError, ValueError) as error:
         raise InvalidArgument(
             "noise_prior is a pair, the shape and the rate of a Gamma law", got=repr(noise_prior),
-            remedy="The default is (6.0, 6.0).",
+            remedy="The default is (1.0, 0.01).",
         ) from error  # fmt: skip
     return [
-        numbers(f"The {name} of noise_prior", each, replicas, remedy="The default is 6.0.")
+        numbers(f"The {name} of noise_prior", each, replicas, remedy="The default is (1.0, 0.01).")
         for name, each in (("shape", shape), ("rate", rate))
     ]
 
