@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from bayesrule.experiments.nng import choices, regression
 from bayesrule.experiments.nng.keep_choices import app, keep
 from bayesrule.experiments.nng.protocol import rule_of
 from bayesrule.experiments.nng.table1 import TABLE1
+from bayesrule.optim.noisy_kfac import NoisyKFACRule
+from bayesrule.train.replicas import Replicas
 
 RESULTS = Path(__file__).parents[1] / "results" / "nng"
 
@@ -156,6 +159,14 @@ def test_files_without_choices_are_refused(content: str, tmp_path: Path) -> None
     assert told.exit_code == 2
     assert "result.json" in told.output
     assert not settings.exists()
+
+
+def test_the_choice_for_every_set_is_the_default_of_replicas() -> None:
+    defaults = {name: each.default for name, each in inspect.signature(Replicas).parameters.items()}
+    choice = dict(choices.choice("nobody searched on it", "noisy-kfac", weak_noise=True))
+    assert NoisyKFACRule().beta == choice.pop("beta")
+    assert {name: defaults[name] for name in choice} == choice
+    assert defaults["noise_prior"] == choices.WEAK_NOISE
 
 
 def test_published_searches_give_the_settings(tmp_path: Path) -> None:

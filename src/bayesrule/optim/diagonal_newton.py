@@ -104,16 +104,14 @@ class DiagonalNewtonRule(Rule):
 
     def _update_together(self, tasks: Sequence[Task], lr: float) -> list[tuple[Tensor, DiagonalNewtonState]]:
         """Groups with one prior and equal counts, each within its own guard."""
-        if len(tasks) == 1:
+        if len(tasks) == 1:  # whose prior may differ from entry to entry, and so needs the event's own shape
             return [self.update(*tasks[0], lr=lr, refresh=True)]
         means, states, messages, priors = zip(*tasks, strict=True)
         mean = joined(means)
         proposed = self._proposed(mean, _joined_states(states), _joined_messages(messages), priors[0])
         rate, new = lr / proposed.divisor, proposed.state
-        limit = (
-            None if mean.is_cuda else guarded(rate, inner(proposed.step, proposed.pull, 2), 2, self.max_kl, new.limited)
-        )
-        if limit is not None and limit[0] is rate:  # then so is each group's, a part of the whole
+        whole = inner(proposed.step, proposed.pull, 2)
+        if guarded(rate, whole, 2, self.max_kl, new.limited)[0] is rate:  # then so is each group's, a part of the whole
             news, limits = apart(moved(mean, proposed.step, rate), means), [state.limited for state in states]
         else:
             steps, pulls = apart(proposed.step, means), apart(proposed.pull, means)

@@ -11,7 +11,7 @@ import typer
 
 from bayesrule.errors import InvalidArgument
 from bayesrule.experiments.nng import choices
-from bayesrule.experiments.nng.choices import CHOSEN, DEEP_SEARCH, FOR_ALL, ONE_LAYER_SEARCH, merged
+from bayesrule.experiments.nng.choices import DEEP_SEARCH, ONE_LAYER_SEARCH, merged, with_choices
 
 app = typer.Typer(add_completion=False)
 
@@ -34,7 +34,7 @@ def keep(result: Path, settings: Path) -> list[str]:
             f"Choices are taken from {ONE_LAYER_SEARCH} or {DEEP_SEARCH} at preset paper", got=found,
             remedy="Other experiments mark no choices; short runs and made-up data make none that tables could use.",
         )  # fmt: skip
-    if not any(row["metric"] in (CHOSEN, FOR_ALL) and row["value"] for row in read["rows"]):
+    if not with_choices(read["rows"]):
         raise InvalidArgument(
             "Choices are the points that a search marks", got=f"{result}, which marks none",
             remedy="Take the result.json of a run that has ended.",
