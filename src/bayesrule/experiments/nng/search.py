@@ -56,7 +56,7 @@ METRICS = (*(f"{stage}_{name}" for stage in STAGES for name in SCORES), CHOSEN, 
 NOISES = [list(PLAIN_NOISE), list(WEAK_NOISE)]
 GRID = {
     "kl_weight": [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0], "lr": [0.003, 0.01, 0.03], "prior_std": [0.5, 1.0, 2.0],
-    "beta": [0.001, 0.01], "noise_prior": NOISES,
+    "beta": [0.0001, 0.001, 0.01], "noise_prior": NOISES,
 }  # fmt: skip
 SEARCHED = tuple(method for method in METHODS if method not in SEARCHED_AS)
 LARGE_SETS = ("kin8nm", "naval", "protein")
