@@ -86,14 +86,16 @@ def test_a_point_of_which_a_run_fails_is_not_chosen_while_there_is_another() -> 
     assert marked(all_fail, all_fail, FOR_ALL) == {("a", NAMES[0]), ("b", NAMES[0])}
 
 
-def test_finalists_are_the_best_of_each_noise_prior() -> None:
+def test_finalists_are_the_best_of_each_noise_prior_and_step_size() -> None:
     found = {
-        words({"kl_weight": weight, "noise_prior": noise}): {"log_likelihood": [density, density], "rmse": [1.0, 1.0]}
-        for noise, offset in (((6, 6), 0.0), ((1, 0.01), 10.0))
-        for weight, density in ((0.1, offset - 1.0), (0.5, offset - 3.0), (1.0, offset - 2.0))
+        words({"kl_weight": weight, "lr": lr, "noise_prior": noise}): {"log_likelihood": [each] * 2, "rmse": [1.0] * 2}
+        for noise, lr, offset in (((6, 6), 0.1, 0.0), ((6, 6), 0.01, -5.0), ((1, 0.01), 0.1, 10.0))
+        for weight, each in ((0.1, offset - 1.0), (0.5, offset - 3.0), (1.0, offset - 2.0))
     }
     assert search.finalists(found, 2) == {
-        f"λ {weight}, noise {noise}" for weight in ("0.1", "1") for noise in ("6/6", "1/0.01")
+        f"λ {weight}, lr {lr}, noise {noise}"
+        for weight in ("0.1", "1")
+        for lr, noise in (("0.1", "6/6"), ("0.01", "6/6"), ("0.1", "1/0.01"))
     }
 
 

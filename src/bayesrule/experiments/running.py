@@ -59,21 +59,8 @@ def reproduce(
     experiment: Experiment, request: Request, progress: Callable[[str], None] = lambda line: None
 ) -> dict[str, Any]:
     """Run an experiment, or go on with it, and write ``result.json`` and its tables into the folder asked for."""
-    datasets, methods = experiment.select(request.preset, request.data, request.datasets, request.methods)
-    device = _device(experiment, request.device)
-    if request.data is not None and not request.data.is_dir():
-        raise InvalidArgument(f"There is no data folder {request.data}", remedy="Give --data the folder data lie in.")
-    _check_folder(request.out, experiment.id, request.preset)
-    preset = experiment.presets[request.preset]
-    if preset.synthetic and request.data is not None:
-        progress(f"--data is not read: the preset {request.preset} makes up its data")
-    identity = {
-        "experiment": experiment.id, "preset": request.preset, "seed": request.seed, "device": device.type,
-        "settings": json.loads(json.dumps(dict(preset.settings))), "source": source_digest(),
-    }  # fmt: skip
-    context = Context(
-        preset, datasets, methods, request.data, request.out, device, request.seed, identity, progress
-    )  # fmt: skip
+    context = context_of(experiment, request, progress)
+    preset, device = context.preset, context.device
     started = time.perf_counter()
     rows = with_published(experiment.run(context), experiment.published)
     elapsed = time.perf_counter() - started
@@ -97,6 +84,25 @@ def reproduce(
     if experiment.figures is not None:
         _draw(request.out, experiment.figures(context, rows))
     return result
+
+
+def context_of(
+    experiment: Experiment, request: Request, progress: Callable[[str], None] = lambda line: None
+) -> Context:
+    """What the run is given; refused where it cannot be run."""
+    datasets, methods = experiment.select(request.preset, request.data, request.datasets, request.methods)
+    device = _device(experiment, request.device)
+    if request.data is not None and not request.data.is_dir():
+        raise InvalidArgument(f"There is no data folder {request.data}", remedy="Give --data the folder data lie in.")
+    _check_folder(request.out, experiment.id, request.preset)
+    preset = experiment.presets[request.preset]
+    if preset.synthetic and request.data is not None:
+        progress(f"--data is not read: the preset {request.preset} makes up its data")
+    identity = {
+        "experiment": experiment.id, "preset": request.preset, "seed": request.seed, "device": device.type,
+        "settings": json.loads(json.dumps(dict(preset.settings))), "source": source_digest(),
+    }  # fmt: skip
+    return Context(preset, datasets, methods, request.data, request.out, device, request.seed, identity, progress)
 
 
 def _draw(folder: Path, figures: Mapping[str, Figure]) -> None:
@@ -167,4 +173,4 @@ def _write(folder: Path, result: dict[str, Any], title: str) -> None:
         write_atomically(folder / name, (text + "\n").encode())
 
 
-__all__ = ["CELLS", "MARKDOWN", "RESULT", "TEXT", "Request", "reproduce"]
+__all__ = ["CELLS", "MARKDOWN", "RESULT", "TEXT", "Request", "context_of", "reproduce"]

@@ -179,6 +179,14 @@ def train(replicas: Replicas, epochs: int) -> None:
     replicas.train(half, lr_factor=0.1)
 
 
+def by_program(settings: Sequence[Setting]) -> list[list[int]]:
+    """Numbers of the settings whose replicas can be trained as one program."""
+    groups: dict[Setting, list[int]] = {}
+    for number, setting in enumerate(settings):
+        groups.setdefault(setting.program, []).append(number)
+    return list(groups.values())
+
+
 def scores(
     settings: Sequence[Setting], data: Stacked, dataset: str, seeds: Sequence[int], device: torch.device = CPU
 ) -> dict[str, list[float]]:
@@ -191,11 +199,8 @@ def scores(
         seeds: Of each split.
         device: To train on.
     """
-    groups: dict[Setting, list[int]] = {}
-    for number, setting in enumerate(settings):
-        groups.setdefault(setting.program, []).append(number)
     found: dict[int, dict[str, float]] = {}
-    for numbers in groups.values():
+    for numbers in by_program(settings):
         own = [settings[number] for number in numbers]
         values = _scores(own, data.taken(numbers).to(device), dataset, [seeds[number] for number in numbers])
         for place, number in enumerate(numbers):

@@ -9,7 +9,7 @@ from bayesrule.experiments.context import Context
 from bayesrule.experiments.experiment import Preset, PresetName
 from bayesrule.experiments.nng.choices import EVERY, WEAK_NOISE, choice, conventions
 from bayesrule.experiments.nng.data import splits_of, tables
-from bayesrule.experiments.nng.protocol import Setting, Stacked, as_cell, by_split, mark, scores
+from bayesrule.experiments.nng.protocol import Setting, Stacked, as_cell, by_program, by_split, mark, scores
 from bayesrule.experiments.rows import Row
 from bayesrule.experiments.tabular_data import Table
 
@@ -50,10 +50,10 @@ def presets(hidden: Sequence[int] | None) -> dict[PresetName, Preset]:
 
 
 def run(context: Context) -> list[Row]:
-    """A cell is all splits and variants of a data set and one method, trained at once."""
+    """Scores of every set, method and variant, and how they compare."""
     rows = []
     for table in tables(context):
-        data = Stacked.of([table.split(number) for number in range(splits_of(context, table))])
+        data = stacked_splits(context, table)
         found = {method: _cells(context, table, data, method) for method in context.methods}
         constant = (data.y_test.double().square().mean((1, 2)).sqrt() * data.scale).tolist()
         for variant in context.preset.settings["variants"]:
@@ -61,6 +61,11 @@ def run(context: Context) -> list[Row]:
                 rows += _rows(table.name, method, variant, cells[variant], constant,
                               found.get(REFERENCE, {}).get(variant))  # fmt: skip
     return rows
+
+
+def stacked_splits(context: Context, table: Table) -> Stacked:
+    """Those that the preset uses."""
+    return Stacked.of([table.split(number) for number in range(splits_of(context, table))])
 
 
 def setting_of(context: Context, dataset: str, method: str, variant: str) -> Setting:
@@ -79,20 +84,34 @@ def setting_of(context: Context, dataset: str, method: str, variant: str) -> Set
 
 def _cells(context: Context, table: Table, data: Stacked, method: str) -> dict[str, dict[str, float]]:
     """By variant."""
-    variants, count = context.preset.settings["variants"], len(data)
-    settings = [setting_of(context, table.name, method, variant) for variant in variants for _ in range(count)]
-    seeds = [context.seed + number for number in range(count)] * len(variants)
-    cell = context.cell(
-        table.name, method, mark(settings[::count]),
-        compute=lambda: as_cell(
-            scores(settings, data.repeated(len(variants)), table.name, seeds, context.device)
-        ),
+    found: dict[str, dict[str, float]] = {}
+    for variants in variants_by_program(context, table.name, method):
+        cell, count = measured(context, table, data, method, variants), len(data)
+        whole = {metric: by_split(cell, metric) for metric in SCORES}
+        for place, variant in enumerate(variants):
+            part = slice(place * count, (place + 1) * count)
+            found[variant] = as_cell({metric: values[part] for metric, values in whole.items()})
+    return found
+
+
+def variants_by_program(context: Context, dataset: str, method: str) -> list[list[str]]:
+    """Variants whose replicas can be trained at once."""
+    variants = context.preset.settings["variants"]
+    groups = by_program([setting_of(context, dataset, method, variant) for variant in variants])
+    return [[variants[number] for number in numbers] for numbers in groups]
+
+
+def measured(
+    context: Context, table: Table, data: Stacked, method: str, variants: Sequence[str]
+) -> Mapping[str, float]:
+    """Scores of all splits, variant by variant. A cell is what one program trains."""
+    own = [setting_of(context, table.name, method, variant) for variant in variants]
+    settings = [setting for setting in own for _ in range(len(data))]
+    seeds = [context.seed + number for number in range(len(data))] * len(own)
+    return context.cell(
+        table.name, method, mark(own),
+        compute=lambda: as_cell(scores(settings, data.repeated(len(own)), table.name, seeds, context.device)),
     )  # fmt: skip
-    whole = {metric: by_split(cell, metric) for metric in SCORES}
-    return {
-        variant: as_cell({metric: values[place * count : (place + 1) * count] for metric, values in whole.items()})
-        for place, variant in enumerate(variants)
-    }
 
 
 def _rows(

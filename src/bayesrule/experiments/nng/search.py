@@ -1,9 +1,10 @@
 """The search over λ, step size, prior scale and β by validation rows, the same grid for every method.
 
-All points of the grid and some splits of a data set are replicas of one program for each β. The best points, the
-finalists, are measured again on all splits and for as many epochs as in the tables: a few short runs cannot tell the
-best from the lucky. So are the points that lose least over all sets together: that one run in twenty ends in nothing
-shows only there, and such a point is not chosen. What is found is written into `settings.json` by `keep_choices`, and
+All points of the grid and some splits of a data set are replicas of one program for each β. The best points of each
+step size, the finalists, are measured again on all splits and for as many epochs as in the tables: a few short runs
+cannot tell the best from the lucky, nor a step that is too small from one that would end better. So are the
+points that lose least over all sets together: that one run in twenty ends in nothing shows only there, and such a point
+is not chosen. What is found is written into `settings.json` by `keep_choices`, and
 the tables use it from there; test rows are not looked at.
 """
 
@@ -82,9 +83,11 @@ def run(context: Context) -> list[Row]:
     sets = tables(context)
     rows = []
     for method in context.methods:
-        found = {table.name: _measured(context, table, method) for table in sets}
-        shared = candidates_for_all(found, context.preset.settings["finals"]["for_all"])
-        finals = {table.name: _finals(context, table, method, found[table.name], shared) for table in sets}
+        points, sizes = grid(context, method), Size.of_search
+        found = {table.name: measured(context, table, method, points, sizes(context, table.name)) for table in sets}
+        last, sizes = points_of_finals(context, method, found), Size.of_finals
+        finals = {table.name: measured(context, table, method, last[table.name], sizes(context, table.name))
+                  for table in sets}  # fmt: skip
         rows += _rows(method, found, finals)
     return rows
 
@@ -93,29 +96,32 @@ Cells = Mapping[str, Mapping[str, Sequence[float]]]
 """Scores split by split, by point and metric."""
 
 
-def _measured(context: Context, table: Table, method: str) -> Cells:
-    """All points of the grid."""
-    return measured(context, table, method, grid(context, method), Size.of_search(context, table.name))
-
-
-def _finals(context: Context, table: Table, method: str, found: Cells, shared: set[str]) -> Cells:
-    """The points with the highest log-likelihoods under either noise prior, and those for all sets, measured again."""
-    names = finalists(found, context.preset.settings["finals"]["points"]) | shared
-    points = [point for point in grid(context, method) if words(point) in names]
-    return measured(context, table, method, points, Size.of_finals(context, table.name))
+def points_of_finals(context: Context, method: str, found: Mapping[str, Cells]) -> dict[str, list[Point]]:
+    """The finalists of every set, and on all of them the candidates for all sets, which are measured again."""
+    finals, points = context.preset.settings["finals"], grid(context, method)
+    shared = candidates_for_all(found, finals["for_all"])
+    names = {dataset: finalists(cells, finals["points"]) | shared for dataset, cells in found.items()}
+    return {dataset: [point for point in points if words(point) in names[dataset]] for dataset in found}
 
 
 def finalists(found: Cells, count: int) -> set[str]:
-    """So many points of each noise prior."""
-    by_noise: dict[tuple[float, float], list[str]] = {}
-    for point in sorted(found, key=lambda name: -fmean(found[name]["log_likelihood"])):
-        by_noise.setdefault(point_of(point)[1], []).append(point)
-    return {point for points in by_noise.values() for point in points[:count]}
+    """So many points of each noise prior and step size, those with the highest log-likelihoods."""
+    return _first_of_each(sorted(found, key=lambda point: -fmean(found[point]["log_likelihood"])), count)
 
 
 def candidates_for_all(found: Mapping[str, Cells], count: int) -> set[str]:
-    """So many points of each noise prior, those that lose least to each set's best on average."""
-    return {point for noise in noises(found) for point in list(losses_of_all(_of_noise(found, noise)))[:count]}
+    """So many points of each noise prior and step size, those that lose least to each set's best on average."""
+    ranked = [point for noise in noises(found) for point in losses_of_all(_of_noise(found, noise))]
+    return _first_of_each(ranked, count)
+
+
+def _first_of_each(ranked: Sequence[str], count: int) -> set[str]:
+    """Of each noise prior and step size: in a short run a small step is behind one that would end worse."""
+    rivals: dict[tuple[float | None, tuple[float, float]], list[str]] = {}
+    for name in ranked:
+        point, noise = point_of(name)
+        rivals.setdefault((point.get("lr"), noise), []).append(name)
+    return {name for names in rivals.values() for name in names[:count]}
 
 
 def noises(found: Mapping[str, Cells]) -> list[tuple[float, float]]:
@@ -240,7 +246,7 @@ def _presets(hidden: Sequence[int] | None) -> dict[PresetName, Preset]:
     }  # fmt: skip
     paper = {
         "splits": 3, "epochs": 300, "samples": 100, "deviations": DEVIATIONS, "sizes": SIZES, "grid": GRID,
-        "finals": {"points": 6, "for_all": 3, "splits": 20, "seeds": 2, "epochs": 1000, "samples": 1000,
+        "finals": {"points": 3, "for_all": 2, "splits": 20, "seeds": 2, "epochs": 1000, "samples": 1000,
                    "sizes": SIZES_OF_FINALS},
     }  # fmt: skip
     own = {"hidden": None if hidden is None else list(hidden)}
