@@ -38,7 +38,7 @@ TINY = {
     "transformer": Model("transformer", lambda: models.SmallTransformer(7, 4, 2, 1, 3), models.tokens(3, 7), 3),
     "dense": models.dense(5, 2),
 }
-OPTIMIZERS = ("ivon", "vogn", "ktied-von", "noisy-adam", "noisy-kfac")
+OPTIMIZERS = ("ivon", "ivon-mirrored", "vogn", "ktied-von", "noisy-adam", "noisy-kfac")
 
 
 def test_a_ratio_of_medians_has_the_paired_bootstrap_interval() -> None:
@@ -205,12 +205,20 @@ def test_a_run_holds_everything(tiny: Callable[..., dict]) -> None:
 def test_claims_are_checked_where_they_were_measured() -> None:
     ktied = rows_of("mlp, batch 1024", "ktied", 9, {"step ratio": 1.5, "step ratio high": 1.55}, "eager, float32")
     peer = rows_of("mlp, batch 1024", "ivon-opt", 9, {"step ratio": 1.4, "step ratio high": 1.5}, "eager, float32")
-    found = {claim["claim"]: (claim["standing"], claim["detail"]) for claim in claims_of(ktied + peer, "cpu")}
+    point = rows_of("mlp, batch 1024", "point", 9, {"step ratio": 1.0}, "eager, float32")
+    ivon = rows_of("mlp, batch 1024", "ivon", 9, {"step ratio": 1.36}, "eager, float32")
+    rows = point + ktied + ivon + peer
+    found = {claim["claim"]: (claim["standing"], claim["detail"]) for claim in claims_of(rows, "cpu")}
     assert found == {
         "mlp, batch 1024, eager, float32, ktied or ktied-local: step ratio high at most 1.6": ("held", "1.55"),
+        "mlp, batch 1024, eager, float32, ivon: step ratio at most 1.35": ("not held", "1.36"),
         "mlp, batch 1024, eager, float32: a 2-tied step is no slower than any peer's": (
             "not held",
-            "1.5, ivon-opt 1.4",
+            "ktied 1.5, ivon-opt 1.4",
+        ),
+        "mlp, batch 1024, eager, float32: the fastest Bayesian step here is no slower than any peer's": (
+            "held",
+            "ivon 1.36, ivon-opt 1.4",
         ),
     }
     assert claims_of(ktied, "cuda") == []

@@ -33,7 +33,7 @@ def test_events_come_apart_as_they_were_and_are_found_together_again() -> None:
     events = [columns(*shape) for shape in SHAPES]
     whole = joined(events)
     assert whole.shape == (3 * 2 + 5 * 4 + 6, 1)
-    parts = apart(whole, events)
+    parts = apart(whole, SHAPES)
     for part, event in zip(parts, events, strict=True):
         torch.testing.assert_close(part, event, rtol=0, atol=0)
     again = joined(parts[1:])
@@ -45,14 +45,14 @@ def test_events_come_apart_as_they_were_and_are_found_together_again() -> None:
 
 @pytest.mark.parametrize("spoiled", ["order", "gap", "rows", "other memory"])
 def test_events_elsewhere_in_memory_are_copied(spoiled: str) -> None:
-    events = apart(torch.randn(26, 1, dtype=torch.float64), [columns(3, 2), columns(5, 4)])
+    events = apart(torch.randn(26, 1, dtype=torch.float64), [(3, 2), (5, 4)])
     given = {
         "order": events[::-1], "gap": [events[0], events[1][:, 1:]],
         "rows": [events[0], columns(4, 5).mT], "other memory": [events[0].clone(), events[1]],
     }[spoiled]  # fmt: skip
     whole = joined(given)
     assert whole.data_ptr() not in [each.data_ptr() for each in given]
-    for part, event in zip(apart(whole, given), given, strict=True):
+    for part, event in zip(apart(whole, [each.shape for each in given]), given, strict=True):
         torch.testing.assert_close(part, event, rtol=0, atol=0)
 
 
@@ -103,7 +103,7 @@ def test_a_guard_that_holds_back_one_group_leaves_the_others() -> None:
 @pytest.mark.parametrize("rule", [IVONRule(), OGNRule()])
 def test_deviations_together_are_those_of_each(rule: DiagonalNewtonRule) -> None:
     given = tasks()
-    noises = apart(torch.randn(32, 1, dtype=torch.float64), [mean for mean, _, _, _ in given])
+    noises = apart(torch.randn(32, 1, dtype=torch.float64), SHAPES)
     other = PriorTerm(GAMMA * 2)
     priors = [given[0][3], given[1][3], other]
     found = rule.deviations([state for _, state, _, _ in given], noises, priors)
@@ -171,7 +171,7 @@ def test_events_are_written_to_the_same_memory() -> None:
     places = [event.data_ptr() for event in events.of(groups, tensors)]
     other = {name: tensor + 1 for name, tensor in tensors.items()}
     again = events.of(groups, other)
-    assert [event.data_ptr() for event in again][::2] == places[::2]  # the one without a bias is the parameter itself
+    assert [event.data_ptr() for event in again] == places
     for event, group in zip(again, groups, strict=True):
         torch.testing.assert_close(event, group.event(other), rtol=0, atol=0)
     assert events.of(groups[:1], other)[0].data_ptr() not in places
@@ -198,5 +198,39 @@ def test_large_networks_keep_no_second_copy_of_their_weights() -> None:
     net = nn.Sequential(nn.Linear(1024, 1024), nn.Linear(1024, 2))
     opt = IVON(net, n_data=10, prior=br.Normal(1.0))
     assert sum(group.size for group in opt.groups.values()) > KEPT
-    assert opt._mean_events._rooms is None
-    assert trained(IVON, 1)[1]._mean_events._rooms is not None
+    assert opt._mean_events._events is None
+    assert trained(IVON, 1)[1]._mean_events._events is not None
+
+
+class Mixed(nn.Module):
+    """Layers whose weights become matrices in different ways, one without a posterior and one without a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(2, 3, 2, padding=1), nn.BatchNorm2d(3)
+        self.out, self.unused = nn.Linear(3, 2, bias=False), nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.norm(self.conv(x)).mean((2, 3)))
+
+
+@pytest.mark.parametrize("own_source", [False, True])
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_products_of_ivon_are_gradients_times_deviations(mirrored: bool, own_source: bool) -> None:
+    torch.manual_seed(0)
+    net = Mixed().double()
+    opt = IVON(net, n_data=20, kl_weight=0.5, prior=br.Normal(1.0), seed=1, mirrored=mirrored)
+    noise = (lambda shape, law, like: torch.randn(shape, dtype=like.dtype)) if own_source else None
+    for _ in range(2):
+        means = {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
+        with opt.sampled_params(noise=noise):
+            opt.zero_grad()
+            net(torch.randn(5, 2, 3, 3, dtype=torch.float64)).square().mean().backward()
+            drawn = {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
+        found = {name: part for group, curvature in opt._pending.means().items()
+                 for name, part in opt.groups[group].split(curvature["relative"]).items()}  # fmt: skip
+        assert found.keys() == {"conv.weight", "conv.bias", "out.weight"}
+        for name, part in found.items():
+            expected = net.get_parameter(name).grad * (drawn[name] - means[name]) * 20 / 0.5
+            torch.testing.assert_close(part, expected, rtol=1e-10, atol=1e-12)
+        opt.step()

@@ -123,6 +123,8 @@ METHODS: dict[str, Method] = {
         _layers("flipout", "mean-field, Flipout", MEAN_FIELD, Flipout()),
         _layers("matrix-normal", "matrix normal, the cheaper estimator", MatrixNormal(INIT_STD), Auto()),
         _held("ivon", "IVON", optim.IVON),
+        _held("ivon-mirrored", "IVON, every second draw the mirror image of the one before", optim.IVON,
+              period=2, mirrored=True),
         _held("vogn", "VOGN", optim.VOGN),
         _held("ktied-von", "KTiedVON", optim.KTiedVON),
         _held("noisy-adam", "noisy Adam", optim.NoisyAdam),

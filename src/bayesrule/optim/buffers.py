@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,9 +24,14 @@ def leaves(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, tuple):
         for each in value:
             yield from leaves(each)
-    elif is_dataclass(value):
-        for each in fields(value):
-            yield from leaves(getattr(value, each.name))
+    else:
+        for name in _names(type(value)):  # type: ignore[arg-type]  # types are hashable
+            yield from leaves(getattr(value, name))
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else ()
 
 
 def buffered(value: Any) -> Any:

@@ -80,7 +80,8 @@ class DiagonalNewtonRule(Rule):
                 found.append(self.deviation(states[run.start], noises[run.start], priors[run.start].damping))
                 continue
             whole, noise = _joined_states(states[run]), joined(noises[run])
-            found += apart(self.deviation(whole, noise, priors[run.start].damping), noises[run])
+            shapes = [each.shape for each in noises[run]]
+            found += apart(self.deviation(whole, noise, priors[run.start].damping), shapes)
         return found
 
     def update(
@@ -107,20 +108,20 @@ class DiagonalNewtonRule(Rule):
         if len(tasks) == 1:  # whose prior may differ from entry to entry, and so needs the event's own shape
             return [self.update(*tasks[0], lr=lr, refresh=True)]
         means, states, messages, priors = zip(*tasks, strict=True)
-        mean = joined(means)
+        mean, shapes = joined(means), [mean.shape for mean in means]
         proposed = self._proposed(mean, _joined_states(states), _joined_messages(messages), priors[0])
         rate, new = lr / proposed.divisor, proposed.state
         whole = inner(proposed.step, proposed.pull, 2)
         if guarded(rate, whole, 2, self.max_kl, new.limited)[0] is rate:  # then so is each group's, a part of the whole
-            news, limits = apart(moved(mean, proposed.step, rate), means), [state.limited for state in states]
+            news, limits = apart(moved(mean, proposed.step, rate), shapes), [state.limited for state in states]
         else:
-            steps, pulls = apart(proposed.step, means), apart(proposed.pull, means)
+            steps, pulls = apart(proposed.step, shapes), apart(proposed.pull, shapes)
             lengths = [inner(*pair, 2) for pair in zip(steps, pulls, strict=True)]
             guards = [guarded(rate, length, 2, self.max_kl, state.limited)
                       for length, state in zip(lengths, states, strict=True)]  # fmt: skip
             limits = [limited for _, limited in guards]
             news = [moved(mean, step, own) for mean, step, (own, _) in zip(means, steps, guards, strict=True)]
-        kept = zip(news, limits, apart(new.momentum, means), apart(new.curvature, means), strict=True)
+        kept = zip(news, limits, apart(new.momentum, shapes), apart(new.curvature, shapes), strict=True)
         return [(mean, DiagonalNewtonState(new.steps, new.estimates, limited, momentum, curvature))
                 for mean, limited, momentum, curvature in kept]  # fmt: skip
 
@@ -176,8 +177,9 @@ class _Proposed:
 
 
 def _joined_states(states: Sequence[DiagonalNewtonState]) -> DiagonalNewtonState:
-    momentum, curvature = (joined(each) for each in zip(*((s.momentum, s.curvature) for s in states), strict=True))
-    return replace(states[0], momentum=momentum, curvature=curvature)
+    first = states[0]
+    momentum, curvature = joined([state.momentum for state in states]), joined([state.curvature for state in states])
+    return DiagonalNewtonState(first.steps, first.estimates, first.limited, momentum, curvature)
 
 
 def _joined_messages(messages: Sequence[Message]) -> Message:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -13,6 +14,7 @@ from bayesrule.curvature import state_dtype
 from bayesrule.optim.capture import Capture
 from bayesrule.optim.group import Drawn, Events, Group
 from bayesrule.optim.holder import PosteriorHolder
+from bayesrule.optim.joining import apart
 from bayesrule.optim.param_groups import alike
 from bayesrule.optim.rule import Rule
 from bayesrule.random import NoiseSource, draw
@@ -29,7 +31,7 @@ class DrawingHolder(PosteriorHolder):
         joinable = tuple(self.groups.values()) if self._capture is None else ()  # recorded work has rooms of its own
         self._mean_events, self._gradient_events = (Events(joinable, self.means()) for _ in range(2))
         self._drawn_by: dict[str, Drawn] = {}
-        self._kinds: dict[tuple[str, ...], set[tuple[torch.device, torch.dtype]]] = {}
+        self._likes: dict[tuple[str, ...], Tensor | None] = {}
 
     def _draw(self, groups: list[Group], noise: NoiseSource | None) -> None:
         """A fresh deviation in the weights, or the last one with the other sign."""
@@ -81,17 +83,19 @@ class DrawingHolder(PosteriorHolder):
     def _normals(self, groups: list[Group], noise: NoiseSource | None) -> list[Tensor]:
         """One normal for each weight: from a source group by group, from the own generator of a device all at once."""
         names = tuple(group.name for group in groups)
-        if names not in self._kinds:
-            self._kinds[names] = {(p.device, state_dtype(p.dtype)) for p in (self.trained[name] for name in names)}
-        if noise is not None or len(self._kinds[names]) != 1:
+        if names not in self._likes:
+            kinds = {(p.device, state_dtype(p.dtype)) for p in (self.trained[name] for name in names)}
+            alone = len(kinds) == 1
+            self._likes[names] = next(torch.empty((), device=d, dtype=t) for d, t in kinds) if alone else None
+        like = self._likes[names]
+        if noise is not None or like is None:
             source = noise or self._own_noise()
-            likes = [self.trained[name].detach() for name in names]
-            return [source(group.event_shape, "normal", like.to(state_dtype(like.dtype)))
-                    for group, like in zip(groups, likes, strict=True)]  # fmt: skip
-        ((device, dtype),) = self._kinds[names]
-        sizes = [group.size for group in groups]
-        flat = self._own_noise()((sum(sizes),), "normal", torch.empty((), dtype=dtype, device=device))
-        return [group.from_flat(piece) for group, piece in zip(groups, flat.split(sizes), strict=True)]
+            means = [self.trained[name].detach() for name in names]
+            return [source(group.event_shape, "normal", mean.to(state_dtype(mean.dtype)))
+                    for group, mean in zip(groups, means, strict=True)]  # fmt: skip
+        shapes = [group.event_shape for group in groups]
+        flat = self._own_noise()((sum(map(math.prod, shapes)),), "normal", like)
+        return [flat] if len(shapes[0]) == 1 else apart(flat.unsqueeze(1), shapes)
 
     def _put(self, deviations: Mapping[str, Tensor], factor: float) -> None:
         if not deviations:

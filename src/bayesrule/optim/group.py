@@ -48,13 +48,10 @@ class Group:
         """Entries of the event."""
         return math.prod(self.event_shape)
 
-    def event(self, tensors: Mapping[str, Tensor], room: Tensor | None = None) -> Tensor:
-        """Tensors in the parameters' own layouts as one event; their leading dimensions are a batch.
-
-        A matrix that has to be put together is written to the ``room``, its transpose, where there is one.
-        """
+    def event(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Tensors in the parameters' own layouts as one event; their leading dimensions are a batch."""
         if self._dense and len(self.parts) == 2 and tensors[self.name].ndim == 2:
-            return torch.cat((tensors[self.name], tensors[self.parts[1].name].unsqueeze(-1)), dim=-1, out=room).mT
+            return torch.cat((tensors[self.name], tensors[self.parts[1].name].unsqueeze(-1)), dim=-1).mT
         rows = [_rows(part, tensors[part.name]) for part in self.parts]
         if self.event_dim == 1:
             rows = [each.flatten(-2) for each in rows]
@@ -62,7 +59,7 @@ class Group:
             return rows[0]
         if self.event_dim == 1:
             return torch.cat(rows, dim=-1)
-        return torch.cat([each.mT for each in rows], dim=-1, out=room).mT  # in columns, as weights lie
+        return torch.cat([each.mT for each in rows], dim=-1).mT  # in columns, as weights lie
 
     def split(self, event: Tensor) -> dict[str, Tensor]:
         """The way back."""
@@ -70,7 +67,12 @@ class Group:
             return split_event(event, self.parts, self.event_dim)
         if len(self.parts) == 1:
             return {self.name: event.mT}
-        return {self.name: event[:-1].mT, self.parts[1].name: event[-1]}
+        (rows, columns), (down, across), start = event.shape, event.stride(), event.storage_offset()
+        weight = event.as_strided((columns, rows - 1), (across, down), start)  # two calls, where slices take three
+        return {
+            self.name: weight,
+            self.parts[1].name: event.as_strided((columns,), (across,), start + (rows - 1) * down),
+        }
 
     def from_flat(self, numbers: Tensor) -> Tensor:
         """An event of so many numbers; a matrix column by column, as the weights it will meet lie in memory."""
@@ -101,18 +103,22 @@ class Events:
     def __init__(self, groups: Iterable[Group], like: Mapping[str, Tensor]) -> None:
         """For tensors of the kinds of these."""
         self.groups = tuple(groups)
-        self._rooms: list[Tensor] | None = None
+        self._events: list[Tensor] | None = None
+        self._parts: dict[str, Tensor] = {}
         kinds = {(like[part.name].dtype, like[part.name].device) for group in self.groups for part in group.parts}
         sizes = [group.size for group in self.groups]
         if len(sizes) > 1 and len(kinds) == 1 and sum(sizes) <= KEPT:
             pieces = like[self.groups[0].name].new_empty(sum(sizes)).split(sizes)
-            self._rooms = [group.from_flat(piece).mT for group, piece in zip(self.groups, pieces, strict=True)]
+            self._events = [group.from_flat(piece) for group, piece in zip(self.groups, pieces, strict=True)]
+            for group, event in zip(self.groups, self._events, strict=True):
+                self._parts |= group.split(event)
 
     def of(self, groups: Sequence[Group], tensors: Mapping[str, Tensor]) -> list[Tensor]:
         """Of tensors in the parameters' own layouts; of some of the groups, each in new memory."""
-        if self._rooms is None or len(groups) != len(self.groups):
+        if self._events is None or len(groups) != len(self.groups):
             return [group.event(tensors) for group in groups]
-        return [group.event(tensors, room) for group, room in zip(groups, self._rooms, strict=True)]
+        torch._foreach_copy_(list(self._parts.values()), [tensors[name] for name in self._parts])
+        return self._events
 
 
 def grouped(layers: tuple[Layer, ...], joint: bool) -> tuple[Group, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,8 @@ def riemannian(plain: Tensor) -> Tensor:
 class IVONRule(PriceRule, DiagonalNewtonRule):
     """Algorithm 1 of Shen et al. (2024); see `IVON` for the hyper-parameters."""
 
+    product: ClassVar[str | None] = "relative"
+    """``ĥ = ĝ (θ − m)/σ²``   [line 2], over the precision ``h + γ`` that the draw had."""
     init_curvature: float = 0.1
 
     def __post_init__(self) -> None:
@@ -46,12 +48,6 @@ class IVONRule(PriceRule, DiagonalNewtonRule):
     def start_curvature(self) -> float:
         """h₀."""
         return self.init_curvature
-
-    def at_draw(
-        self, state: DiagonalNewtonState, gradient: Tensor, deviation: Tensor, damping: Tensor
-    ) -> dict[str, Tensor]:
-        """``ĥ = ĝ (θ − m)/σ²``   [line 2], over the precision ``h + γ`` that the draw had."""
-        return {"relative": deviation.mul_(gradient)}
 
     def averaged_curvature(self, state: DiagonalNewtonState, message: Message, damping: Tensor) -> Averaged:
         """``h ← β₂h + (1−β₂)ĥ + ½(1−β₂)²(h − ĥ)²/(h + γ)``   [line 4], over the message's curvature."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -40,11 +40,10 @@ def _columns(event: Tensor) -> bool:
     return event.stride() == (1, event.shape[0]) or event.mT.is_contiguous()
 
 
-def apart(whole: Float[Tensor, "entries 1"], events: Sequence[Tensor]) -> list[Tensor]:
+def apart(whole: Float[Tensor, "entries 1"], shapes: Iterable[tuple[int, ...]]) -> list[Tensor]:
     """The way back, to events of these shapes: views, so that `joined` finds the whole again."""
     pieces, place = [], whole.storage_offset()
-    for event in events:
-        rows, columns = event.shape
+    for rows, columns in shapes:
         pieces.append(whole.as_strided((rows, columns), (1, rows), place))
         place += rows * columns
     return pieces

@@ -120,10 +120,23 @@ def finite_check(tensors: list[Tensor]) -> Callable[[], bool]:
     What is not finite makes a sum of sizes that is not; one number is looked at.
     """
     if all(tensor.device.type == "cpu" for tensor in tensors):
-        sums = [tensor.sum(dtype=None if tensor.dtype in WIDE else torch.float32) for tensor in tensors]
+        sums = [tensor.sum(dtype=None if tensor.dtype in WIDE else torch.float32) for tensor in _wholes(tensors)]
         return lambda: all(math.isfinite(each.item()) for each in sums)
     total = sum_of_sizes(tensors)
     return Landing(total).start(total)
+
+
+def _wholes(tensors: list[Tensor]) -> list[Tensor]:
+    """The same entries in fewer tensors: views that cover what they are views of are replaced by that."""
+    views: dict[int, list[Tensor]] = {}
+    for tensor in tensors:
+        views.setdefault(id(tensor if tensor._base is None else tensor._base), []).append(tensor)
+    found: list[Tensor] = []
+    for each in views.values():
+        base = each[0]._base
+        whole = base is not None and len(each) > 1 and sum(view.numel() for view in each) == base.numel()
+        found += [base] if whole and base is not None else each
+    return found
 
 
 def sum_of_sizes(tensors: list[Tensor]) -> Tensor:

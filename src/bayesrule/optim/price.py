@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from torch import Tensor
 from bayesrule.curvature import Tapped
 from bayesrule.errors import Unsupported
 from bayesrule.optim.capture import Capture, curvatures_moved_in
+from bayesrule.optim.group import Group
 from bayesrule.optim.rule import Rule
 from bayesrule.optim.shell import PosteriorOptimizer
 
@@ -21,15 +21,16 @@ class PriceRule(Rule):
     """A rule that learns its curvature from ``E_q[∇²ℓ] = E_q[Σ⁻¹(w − μ) ∇ℓ(w)ᵀ]``   [Price's theorem, App. D]."""
 
     from_draws = True
+    product: ClassVar[str | None] = None
+    """What a curvature is called that is the gradient times the deviation, entry by entry; None for others."""
 
     @property
     def taps(self) -> bool:
         """None."""
         return False
 
-    @abstractmethod
     def at_draw(self, state: Any, gradient: Tensor, deviation: Tensor, damping: Tensor) -> dict[str, Tensor]:
-        """The curvature part of a message.
+        """The curvature part of a message, of rules without a `product`.
 
         Args:
             state: Before the step.
@@ -37,6 +38,7 @@ class PriceRule(Rule):
             deviation: ``(w − μ) N/λ``, which may be written over.
             damping: γ.
         """
+        raise Unsupported(f"{type(self).__name__} says nothing of its curvature", remedy="Define product, or at_draw.")
 
     def curvature(self, state: Any, tapped: Sequence[Tapped]) -> dict[str, Tensor]:
         """Refused: it needs no taps."""
@@ -63,14 +65,31 @@ class PriceOptimizer(PosteriorOptimizer):
     def _products(self, gradients: Mapping[str, Tensor], loss_scale: float) -> dict[str, dict[str, Tensor]]:
         """By group."""
         told, wide = self._filled(gradients)
+        if isinstance(self.rule, PriceRule) and self.rule.product is not None:
+            return self._plain_products(self.rule.product, told, wide, loss_scale)
         products = {}
         for group, gradient in zip(told, self._gradient_events.of(told, wide), strict=True):
-            rule, drawn, damping = self.rule_of(group), self._drawn_by[group.name], self.priors.term(group.name).damping
+            rule, damping = self.rule_of(group), self.priors.term(group.name).damping
             if isinstance(rule, PriceRule) and not rule.taps:
-                factor = drawn.factor / self.scale / loss_scale
-                deviation = drawn.deviation * factor if group.name in self._mirror else drawn.deviation.mul_(factor)
+                deviation = self._scaled_deviation(group, loss_scale)
                 products[group.name] = rule.at_draw(self.states[group.name], gradient, deviation, damping)
         return products
+
+    def _plain_products(
+        self, name: str, groups: Sequence[Group], gradients: Mapping[str, Tensor], loss_scale: float
+    ) -> dict[str, dict[str, Tensor]]:
+        """The same entry by entry, in the parameters' own layouts: gradients need not become events for that."""
+        deviations = {group.name: self._scaled_deviation(group, loss_scale) for group in groups}
+        parts = {part: piece for group in groups for part, piece in group.split(deviations[group.name]).items()}
+        if parts:
+            torch._foreach_mul_(list(parts.values()), [gradients[part] for part in parts])
+        return {group: {name: deviation} for group, deviation in deviations.items()}
+
+    def _scaled_deviation(self, group: Group, loss_scale: float) -> Tensor:
+        """``(w − μ) N/λ``, over the scale of the loss; in place, unless it is still needed."""
+        drawn = self._drawn_by[group.name]
+        factor = drawn.factor / self.scale / loss_scale
+        return drawn.deviation * factor if group.name in self._mirror else drawn.deviation.mul_(factor)
 
     def _replay_products(self, capture: Capture, gradients: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
         """The same, captured."""

@@ -178,7 +178,7 @@ def moved(mean: Tensor, step: Tensor, lr: Number) -> Tensor:
 
 def inner(left: Tensor, right: Tensor, event_dim: int) -> Tensor:
     """``Σ left · right`` over the event."""
-    if event_dim == 2 and left.mT.is_contiguous() and right.mT.is_contiguous():
+    if event_dim == 2 and not left.is_contiguous() and left.mT.is_contiguous() and right.mT.is_contiguous():
         left, right = left.mT, right.mT  # as layers' weights lie in memory: a sum over them then copies neither
     return torch.linalg.vecdot(left.flatten(-event_dim), right.flatten(-event_dim))
 
