@@ -51,8 +51,11 @@ class PriorTerm:
 
         In closed form: the printed algorithms take it at the draw, which has the same expectation and more variance.
         """
+        centred = mean if self.mean is None else mean - self.mean
+        if isinstance(times, float) and is_plain(self.damping):
+            return torch.add(gradient, centred, alpha=self.damping.item() * times)
         damping = self.damping if times is None else (self.damping * times).to(self.damping.dtype)
-        return torch.addcmul(gradient, mean if self.mean is None else mean - self.mean, damping)
+        return torch.addcmul(gradient, centred, damping)
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,11 @@ class Rule(ABC):
         return [self.update(*task, lr=lr, refresh=refresh) for task in tasks]
 
 
+def is_plain(tensor: Tensor) -> bool:
+    """Whether it is one number that lies where Python does, which works faster with such ones."""
+    return tensor.ndim == 0 and tensor.device.type == "cpu"
+
+
 def ema_rate(state: State, rate: float, warm_up: bool) -> Number:
     """The weight of the newest estimate: ``β``, or, where averaging starts evenly, 1/k for the k-th if larger."""
     if warm_up and isinstance(state.estimates, Tensor):
@@ -162,7 +170,7 @@ def guarded(lr: Number, length: Tensor, event_dim: int, max_kl: float | None, li
     """
     if max_kl is None:
         return lr, limited
-    if length.ndim == 0 and length.device.type == "cpu" and not isinstance(lr, Tensor):
+    if is_plain(length) and not isinstance(lr, Tensor):
         over = length.item() * lr**2 / (2 * max_kl)
         return (lr / math.sqrt(over), limited + 1) if over > 1 else (lr, limited)
     excess = length.reshape(*length.shape, *(1,) * event_dim) * (lr**2 / (2 * max_kl))
