@@ -27,6 +27,8 @@ from bayesrule.timing import Times, Turn, interleaved, seconds, synchronize, wal
 MIB = 2**20
 WARM_UP = 2
 PREDICT_ROUNDS = 3
+LEAST_STEPS = 2
+"""Of a turn: a step that follows its own kind, as in training, counts as much as one that follows another method's."""
 LONGEST = 200
 """Characters of an error that are kept."""
 Told = Callable[[str, int, int], None]
@@ -72,7 +74,8 @@ def steps(known: Model, batch: int, mode: Mode, names: Sequence[str], request: R
         except Exception as error:  # other libraries raise anything, and so does a device without memory
             skipped.append(_refusal(name, error))
             del contenders[name], values[name]
-    turns = {name: Turn(each.step, each.period) for name, (_, each) in contenders.items() if each.step is not None}
+    turns = {name: Turn(each.step, max(each.period, LEAST_STEPS))
+             for name, (_, each) in contenders.items() if each.step is not None}  # fmt: skip
     times = interleaved(turns, wall_clock(torch.device(request.device)), rounds=request.rounds, budget=request.seconds)
     _compare(values, times, request, "step")
     reference = values.get(REFERENCE, {}).get("peak MiB")

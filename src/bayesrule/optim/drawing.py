@@ -19,6 +19,8 @@ from bayesrule.optim.param_groups import alike
 from bayesrule.optim.rule import Rule
 from bayesrule.random import NoiseSource, draw
 
+NOTHING = nullcontext()
+
 
 class DrawingHolder(PosteriorHolder):
     """Adds fresh deviations to the weights, or the last ones with the other sign."""
@@ -31,6 +33,7 @@ class DrawingHolder(PosteriorHolder):
         joinable = tuple(self.groups.values()) if self._capture is None else ()  # recorded work has rooms of its own
         self._mean_events, self._gradient_events = (Events(joinable, self.means()) for _ in range(2))
         self._drawn_by: dict[str, Drawn] = {}
+        self._split: dict[str, tuple[Tensor, dict[str, Tensor]]] = {}
         self._likes: dict[tuple[str, ...], Tensor | None] = {}
 
     def _draw(self, groups: list[Group], noise: NoiseSource | None) -> None:
@@ -94,24 +97,33 @@ class DrawingHolder(PosteriorHolder):
             return [source(group.event_shape, "normal", mean.to(state_dtype(mean.dtype)))
                     for group, mean in zip(groups, means, strict=True)]  # fmt: skip
         shapes = [group.event_shape for group in groups]
-        flat = self._own_noise()((sum(map(math.prod, shapes)),), "normal", like)
-        return [flat] if len(shapes[0]) == 1 else apart(flat.unsqueeze(1), shapes)
+        size, joint = sum(map(math.prod, shapes)), len(shapes[0]) == 1
+        flat = self._own_noise()((size,) if joint else (size, 1), "normal", like)
+        return [flat] if joint else apart(flat, shapes)
 
     def _put(self, deviations: Mapping[str, Tensor], factor: float) -> None:
         if not deviations:
             return
         parts = {name: value for group, deviation in deviations.items()
-                 for name, value in self.groups[group].split(deviation).items()}  # fmt: skip
+                 for name, value in self._parts(self.groups[group], deviation).items()}  # fmt: skip
         for name in parts.keys() & self._masters.keys():
             self.trained[name].copy_(torch.add(self._masters[name], parts.pop(name), alpha=factor))
         if parts:
             torch._foreach_add_([self.trained[name] for name in parts], list(parts.values()), alpha=factor)
+
+    def _parts(self, group: Group, deviation: Tensor) -> dict[str, Tensor]:
+        """Views of a draw's deviation, which are needed when it is put into the weights and when they leave it."""
+        if group.name not in self._split or self._split[group.name][0] is not deviation:
+            self._split[group.name] = deviation, group.split(deviation)
+        return self._split[group.name][1]
 
     def _own_noise(self) -> NoiseSource:
         return self.source or (lambda shape, law, like: draw(shape, law, like, self.generator(like.device)))
 
     def _filled(self, gradients: Mapping[str, Tensor]) -> tuple[list[Group], dict[str, Tensor]]:
         """Groups that got a gradient, and gradients of all their parameters, in the precision of their means."""
+        if len(gradients) == len(self.trained) and not self._masters:
+            return list(self.groups.values()), dict(gradients)
         told = [group for group in self.groups.values() if any(part.name in gradients for part in group.parts)]
         named = [part.name for group in told for part in group.parts]
         return told, {name: self._widened(name, gradients[name]) if name in gradients
@@ -123,4 +135,4 @@ class DrawingHolder(PosteriorHolder):
 
     def _full_precision(self) -> AbstractContextManager[Any]:
         kind = next(iter(self.trained.values())).device.type
-        return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+        return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else NOTHING

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bayesrule.curvature import Layer
 from bayesrule.linalg import MatrixView
+from bayesrule.optim.joining import apart
 from bayesrule.posteriors import Part
 from bayesrule.posteriors.parts import split_event
 
@@ -74,10 +75,6 @@ class Group:
             self.parts[1].name: event.as_strided((columns,), (across,), start + (rows - 1) * down),
         }
 
-    def from_flat(self, numbers: Tensor) -> Tensor:
-        """An event of so many numbers; a matrix column by column, as the weights it will meet lie in memory."""
-        return numbers.view(*reversed(self.event_shape)).mT if self.event_dim == 2 else numbers
-
     @cached_property
     def _dense(self) -> bool:
         """Whether it is one Linear layer: by far the most frequent group, whose pieces are plain views."""
@@ -108,8 +105,8 @@ class Events:
         kinds = {(like[part.name].dtype, like[part.name].device) for group in self.groups for part in group.parts}
         sizes = [group.size for group in self.groups]
         if len(sizes) > 1 and len(kinds) == 1 and sum(sizes) <= KEPT:
-            pieces = like[self.groups[0].name].new_empty(sum(sizes)).split(sizes)
-            self._events = [group.from_flat(piece) for group, piece in zip(self.groups, pieces, strict=True)]
+            whole = like[self.groups[0].name].new_empty((sum(sizes), 1))
+            self._events = apart(whole, [group.event_shape for group in self.groups])
             for group, event in zip(self.groups, self._events, strict=True):
                 self._parts |= group.split(event)
 

@@ -32,7 +32,8 @@ def joined(events: Sequence[Tensor]) -> Float[Tensor, "entries 1"]:
         if base is None or event._base is not base or event.storage_offset() != place or not _columns(event):
             return torch.cat([each.mT.reshape(-1, 1) for each in events])
         place += event.numel()
-    return base.as_strided((place - start, 1), (1, 1), start)  # type: ignore[union-attr]
+    assert base is not None
+    return base if base.shape == (place - start, 1) else base.as_strided((place - start, 1), (1, 1), start)
 
 
 def _columns(event: Tensor) -> bool:

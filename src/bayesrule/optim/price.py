@@ -80,7 +80,7 @@ class PriceOptimizer(PosteriorOptimizer):
     ) -> dict[str, dict[str, Tensor]]:
         """The same entry by entry, in the parameters' own layouts: gradients need not become events for that."""
         deviations = {group.name: self._scaled_deviation(group, loss_scale) for group in groups}
-        parts = {part: piece for group in groups for part, piece in group.split(deviations[group.name]).items()}
+        parts = {part: piece for group in groups for part, piece in self._parts(group, deviations[group.name]).items()}
         if parts:
             torch._foreach_mul_(list(parts.values()), [gradients[part] for part in parts])
         return {group: {name: deviation} for group, deviation in deviations.items()}

@@ -104,7 +104,7 @@ class SamplingHolder(DrawingHolder):
             with torch.no_grad():
                 torch._foreach_copy_(drawn, kept)
             self._saved = self._block = None
-            self._drawn_by = {}
+            self._drawn_by, self._split = {}, {}
             self._settle(block, before, finished)
         if loss_scale is not None:
             self._loss_scale = loss_scale
