@@ -29,10 +29,12 @@ def joined(events: Sequence[Tensor]) -> Float[Tensor, "entries 1"]:
     base, start = events[0]._base, events[0].storage_offset()
     place = start
     for event in events:
-        if base is None or event._base is not base or event.storage_offset() != place or not _columns(event):
-            return torch.cat([each.mT.reshape(-1, 1) for each in events])
+        if event._base is not base or event.storage_offset() != place or not _columns(event):
+            base = None
+            break
         place += event.numel()
-    assert base is not None
+    if base is None:
+        return torch.cat([each.mT.reshape(-1, 1) for each in events])
     return base if base.shape == (place - start, 1) else base.as_strided((place - start, 1), (1, 1), start)
 
 
