@@ -21,11 +21,13 @@ from pathlib import Path
 
 from bayesrule.experiments import EXPERIMENTS
 from bayesrule.experiments.context import Context
+from bayesrule.experiments.experiment import PresetName
 from bayesrule.experiments.nng import choices, regression, search
 from bayesrule.experiments.nng.data import tables
 from bayesrule.experiments.nng.keep_choices import keep
 from bayesrule.experiments.nng.search_size import Size
 from bayesrule.experiments.running import RESULT, Request, context_of, reproduce
+from bayesrule.experiments.tabular_data import Table
 
 SEARCHES, TABLES = ("nng/search", "nng/deep-search"), ("nng/table1", "nng/table4")
 LARGEST_FIRST = ("protein", "naval", "kin8nm", "concrete", "energy", "boston", "yacht")
@@ -35,13 +37,13 @@ LARGEST_FIRST = ("protein", "naval", "kin8nm", "concrete", "energy", "boston", "
 class Asked:
     """What the command was asked for."""
 
-    preset: str
+    preset: PresetName
     data: Path | None
     out: Path
 
     def request(self, experiment: str) -> Request:
         """As `bayesrule reproduce` would have it."""
-        return Request(self.preset, self.out / experiment, self.data)  # type: ignore[arg-type]
+        return Request(self.preset, self.out / experiment, self.data)
 
     def context(self, experiment: str) -> Context:
         """The context of a run."""
@@ -58,16 +60,17 @@ class Job:
     compute: Callable[[Context, str, str], object]
 
 
-def search_cell(
-    context: Context, dataset: str, method: str, *, points: list[search.Point], size: Size
-) -> object:  # fmt: skip
-    (table,) = (each for each in tables(context) if each.name == dataset)
-    return search.measured(context, table, method, points, size)
+def search_cell(context: Context, dataset: str, method: str, *, points: list[search.Point], size: Size) -> object:
+    return search.measured(context, _table(context, dataset), method, points, size)
 
 
 def table_cell(context: Context, dataset: str, method: str, *, variants: list[str]) -> object:
-    (table,) = (each for each in tables(context) if each.name == dataset)
+    table = _table(context, dataset)
     return regression.measured(context, table, regression.stacked_splits(context, table), method, variants)
+
+
+def _table(context: Context, dataset: str) -> Table:
+    return next(table for table in tables(context) if table.name == dataset)
 
 
 def searched(asked: Asked, experiment: str, *, finals: bool) -> Iterator[Job]:
@@ -77,9 +80,7 @@ def searched(asked: Asked, experiment: str, *, finals: bool) -> Iterator[Job]:
     for method in context.methods:
         points = {table.name: search.grid(context, method) for table in sets}
         if finals:
-            found = {table.name: search.measured(context, table, method, points[table.name],
-                                                 Size.of_search(context, table.name)) for table in sets}  # fmt: skip
-            points = search.points_of_finals(context, method, found)
+            points = search.points_of_finals(context, method, search.first_stage(context, sets, method))
         for dataset, chosen in points.items():
             for own in search.programs(chosen):
                 cell = partial(search_cell, points=own, size=sized(context, dataset))

@@ -2,10 +2,10 @@
 
 All points of the grid and some splits of a data set are replicas of one program for each β. The best points of each
 step size, the finalists, are measured again on all splits and for as many epochs as in the tables: a few short runs
-cannot tell the best from the lucky, nor a step that is too small from one that would end better. So are the
-points that lose least over all sets together: that one run in twenty ends in nothing shows only there, and such a point
-is not chosen. What is found is written into `settings.json` by `keep_choices`, and
-the tables use it from there; test rows are not looked at.
+cannot tell the best from the lucky, nor a step that is too small from one that would end better. So are the points that
+lose least over all sets together: that one run in twenty ends in nothing shows only there, and such a point is not
+chosen. What is found is written into `settings.json` by `keep_choices`, and the tables use it from there; test rows are
+not looked at.
 """
 
 from __future__ import annotations
@@ -83,10 +83,9 @@ def run(context: Context) -> list[Row]:
     sets = tables(context)
     rows = []
     for method in context.methods:
-        points, sizes = grid(context, method), Size.of_search
-        found = {table.name: measured(context, table, method, points, sizes(context, table.name)) for table in sets}
-        last, sizes = points_of_finals(context, method, found), Size.of_finals
-        finals = {table.name: measured(context, table, method, last[table.name], sizes(context, table.name))
+        found = first_stage(context, sets, method)
+        last = points_of_finals(context, method, found)
+        finals = {table.name: measured(context, table, method, last[table.name], Size.of_finals(context, table.name))
                   for table in sets}  # fmt: skip
         rows += _rows(method, found, finals)
     return rows
@@ -94,6 +93,12 @@ def run(context: Context) -> list[Row]:
 
 Cells = Mapping[str, Mapping[str, Sequence[float]]]
 """Scores split by split, by point and metric."""
+
+
+def first_stage(context: Context, sets: Sequence[Table], method: str) -> dict[str, Cells]:
+    """All points of the grid, set by set."""
+    points = grid(context, method)
+    return {each.name: measured(context, each, method, points, Size.of_search(context, each.name)) for each in sets}
 
 
 def points_of_finals(context: Context, method: str, found: Mapping[str, Cells]) -> dict[str, list[Point]]:
