@@ -38,7 +38,7 @@ def data() -> tuple[Tensor, Tensor]:
 
 def batched(rule: NoisyKFACRule | BayesByBackpropRule, splits: int) -> Callable[[], None]:
     x, y = data()
-    replicas = Replicas(x[:splits], y[:splits], rule, hidden=(HIDDEN,), seeds=range(splits), T_inv=T_INV)
+    replicas = Replicas(x[:splits], y[:splits], rule, hidden=(HIDDEN,), seeds=range(splits), T_inv=T_INV, quiet_steps=0)
     return lambda: replicas.train(EPOCHS)
 
 
@@ -65,7 +65,7 @@ def on_device(device: str) -> None:
     for name, rule in rules.items():
         for copies in (1, 5, 25, 50):
             x, y = (each.repeat(copies, 1, 1).to(device) for each in data())
-            replicas = Replicas(x, y, rule, hidden=(HIDDEN,), seeds=range(len(x)), T_inv=T_INV)
+            replicas = Replicas(x, y, rule, hidden=(HIDDEN,), seeds=range(len(x)), T_inv=T_INV, quiet_steps=0)
             replicas.train(EPOCHS)
             torch.cuda.synchronize()
             started = time.perf_counter()

@@ -41,7 +41,7 @@ def problem(replicas: int = 2, targets: int = 1) -> tuple[Tensor, Tensor]:
 def trained(
     rule: Any, x: Tensor, y: Tensor, hidden: tuple[int, ...] = (4,), epochs: int = EPOCHS, **changes: Any
 ) -> Replicas:
-    options = {**SETTINGS, "T_stats": T_STATS, "T_inv": T_INV, "seeds": range(len(x)), **changes}
+    options = {**SETTINGS, "T_stats": T_STATS, "T_inv": T_INV, "seeds": range(len(x)), "quiet_steps": 0, **changes}
     replicas = Replicas(x, y, rule, hidden=hidden, batch_size=BATCH, **options)
     replicas.train(epochs // 2)
     replicas.train(epochs - epochs // 2, lr_factor=0.1)

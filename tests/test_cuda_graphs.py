@@ -108,3 +108,24 @@ def test_lanes_change_nothing_where_gradients_come_several_ways(half: bool) -> N
     beside_each_other, in_turn = (_recorded_steps(serial, half, br.KTied(2), ways=2) for serial in (False, True))
     for one, other in zip(beside_each_other, in_turn, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5 * float(other.abs().max()))
+
+
+@pytest.mark.gpu
+def test_the_first_replay_comes_after_all_that_recording_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch 2.11 sets a generator's offset to 0 on the recording's own stream, which other programs may hold up."""
+    begin = torch.cuda.CUDAGraph.capture_begin
+
+    def late(graph: torch.cuda.CUDAGraph, *args: object, **options: object) -> None:
+        torch.cuda._sleep(10**9)  # cycles
+        begin(graph, *args, **options)
+
+    generator, room = torch.Generator("cuda").manual_seed(0), torch.empty(1000, device="cuda")
+    first, second = (room.normal_(generator=generator).clone() for _ in range(2))
+    assert torch.equal(room.normal_(generator=generator.manual_seed(0)), first)
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(generator)
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", late)
+    with recording(graph):
+        room.normal_(generator=generator)
+    graph.replay()
+    assert torch.equal(room, second)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ from bayesrule.errors import InvalidArgument
 from bayesrule.experiments import Context
 from bayesrule.experiments.nng import choices, regression
 from bayesrule.experiments.nng.keep_choices import app, keep
-from bayesrule.experiments.nng.protocol import rule_of
+from bayesrule.experiments.nng.protocol import Setting, Stacked, replicas_of, rule_of
 from bayesrule.experiments.nng.table1 import TABLE1
-from bayesrule.optim.noisy_kfac import NoisyKFACRule
+from bayesrule.experiments.tabular_data import synthetic_table
 from bayesrule.train.replicas import Replicas
 
 RESULTS = Path(__file__).parents[1] / "results" / "nng"
@@ -162,11 +162,19 @@ def test_files_without_choices_are_refused(content: str, tmp_path: Path) -> None
 
 
 def test_the_choice_for_every_set_is_the_default_of_replicas() -> None:
-    defaults = {name: each.default for name, each in inspect.signature(Replicas).parameters.items()}
-    choice = dict(choices.choice("nobody searched on it", "noisy-kfac", weak_noise=True))
-    assert NoisyKFACRule().beta == choice.pop("beta")
-    assert {name: defaults[name] for name in choice} == choice
-    assert defaults["noise_prior"] == choices.WEAK_NOISE
+    """With the conventions of the tables: the same networks come out, bit for bit."""
+    weak = {"noise_prior": choices.WEAK_NOISE}
+    chosen = choices.choice("nobody searched on it", "noisy-kfac", weak_noise=True)
+    setting = Setting("noisy-kfac").changed({**choices.conventions("noisy-kfac"), **chosen, **weak})
+    data = Stacked.of([synthetic_table("nobody searched on it").split(0)])
+    tables, default = replicas_of([setting], data, "", [0]), Replicas(data.x_train, data.y_train, seeds=[0])
+    assert default.program.quiet_steps == tables.program.quiet_steps == 1000
+    for replicas in (tables, default):
+        replicas.program = replace(replicas.program, quiet_steps=20)
+        replicas.train(epochs=8)
+    assert default.state.steps > 40
+    for one, other in zip(default.state.means, tables.state.means, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_published_searches_give_the_settings(tmp_path: Path) -> None:

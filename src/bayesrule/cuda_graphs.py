@@ -46,7 +46,11 @@ _open: list[_Lanes] = []
 
 @contextmanager
 def recording(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
-    """`torch.cuda.graph` without the cyclic collector: an old graph that it frees meanwhile would end the process."""
+    """`torch.cuda.graph` without two of its traps.
+
+    The cyclic collector waits: an old graph that it frees meanwhile would end the process. And the recording's own
+    stream is waited for: there offsets of generators are set to 0, which may be after the first replay has set them.
+    """
     running = gc.isenabled()
     gc.disable()
     try:
@@ -56,6 +60,7 @@ def recording(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
                 yield
             finally:
                 _open.pop()
+        torch.cuda.synchronize()
     finally:
         if running:
             gc.enable()

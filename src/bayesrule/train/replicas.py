@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from bayesrule.errors import InvalidArgument, Unsupported
 from bayesrule.likelihoods import GaussianGammaNoise
 from bayesrule.likelihoods.normal_density import normal_log_prob
+from bayesrule.optim.noisy_kfac import NoisyKFACRule
 from bayesrule.optim.rule import PriorTerm, Rule
 from bayesrule.posteriors import GaussianPosterior
 from bayesrule.predict import Predictive
@@ -37,6 +38,9 @@ from bayesrule.train.whole_numbers import whole
 
 DRAWS = 100
 """Of all weights, whose noise a prediction holds at a time."""
+DEFAULT_RULE = NoisyKFACRule(beta=0.0001)
+QUIET_STEPS = 1000
+"""Until averages of curvature rest on enough examples."""
 
 
 class Replicas:
@@ -44,31 +48,31 @@ class Replicas:
 
     Every replica is a regression ``y ~ N(f(x, w), 1/τ)`` with a ``Gamma`` prior on τ, as `GaussianGammaNoise`.
     They are trained where their inputs are. On a CUDA device noise is drawn there, and steps are captured as graphs.
+    The defaults are noisy K-FAC with what `nng/search` found for all its data sets together.
 
     Args:
         x: Inputs of each replica, standardised.
         y: Their targets, which get the type and the device of the inputs.
-        rule: The algorithm of all of them.
+        rule: The algorithm of all of them; by default noisy K-FAC, with a slow average of curvatures.
         hidden: Widths of the hidden layers.
         seeds: Of the replicas: start, order of rows, noise.
         lr: Step size.
         kl_weight: λ.
-        prior_std: Of the weights. The defaults of these are what `nng/search` found for noisy K-FAC over all its sets.
+        prior_std: Of the weights.
         noise_prior: Shape and rate of the Gamma prior on the noise's precision.
         noise_lr: Step size of q(τ).
         batch_size: Rows of a step.
         T_stats: Steps between curvatures.
         T_inv: Steps between inverses.
-        quiet_steps: Steps at the start that take the mean for a draw. An average of curvatures settles in about 1/β
-            steps; until then the posterior's covariance rests on few examples.
+        quiet_steps: Steps at the start that take the mean for a draw, since the posterior's covariance rests on few
+            examples then; by default 1000, and none with Bayes by backprop, which learns from draws alone.
         start: Of the weights: as `nn.Linear`, or He's.
         capture: Whether steps are replayed as CUDA graphs; by default where there is a CUDA device.
 
     Example:
         >>> import torch
-        >>> from bayesrule.optim.noisy_kfac import NoisyKFACRule
         >>> x = torch.randn(4, 50, 3)
-        >>> replicas = Replicas(x, x.sum(-1, keepdim=True), NoisyKFACRule(), hidden=(8,), seeds=range(4))
+        >>> replicas = Replicas(x, x.sum(-1, keepdim=True), hidden=(8,), seeds=range(4))
         >>> replicas.train(epochs=2)
         >>> replicas.predict(torch.randn(4, 10, 3), samples=5).outputs.shape
         torch.Size([5, 4, 10, 1])
@@ -78,7 +82,7 @@ class Replicas:
         self,
         x: Float[Tensor, "replicas n features"],
         y: Float[Tensor, "replicas n targets"],
-        rule: Rule,
+        rule: Rule = DEFAULT_RULE,
         *,
         hidden: Sequence[int] = (50,),
         seeds: Sequence[int],
@@ -89,8 +93,8 @@ class Replicas:
         noise_lr: float = 0.01,
         batch_size: int = 10,
         T_stats: int = 1,
-        T_inv: int = 10,
-        quiet_steps: int = 0,
+        T_inv: int = 20,
+        quiet_steps: int | None = None,
         start: Start = "linear",
         capture: bool | None = None,
     ) -> None:
@@ -101,6 +105,8 @@ class Replicas:
         self._like, self._count = x.new_empty(()), len(x)
         unit = self._shaped(numbers("kl_weight", kl_weight, len(x), remedy="The ELBO has 1.0."), 3) / n
         self.prior_std = self._shaped(numbers("prior_std", prior_std, len(x), remedy="It is a standard deviation."), 3)
+        if quiet_steps is None:
+            quiet_steps = 0 if isinstance(rule, BayesByBackpropRule) else QUIET_STEPS
         if isinstance(rule, BayesByBackpropRule):
             if quiet_steps:
                 raise Unsupported("Bayes by backprop learns from its noise alone", got=f"quiet_steps={quiet_steps}")

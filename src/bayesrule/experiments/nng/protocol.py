@@ -108,7 +108,7 @@ def rule_of(setting: Setting) -> Rule:
 
 
 T_INV = {"noisy-full": 50, "noisy-block-tridiagonal": 50}
-"""Steps between inverses; for the other methods `Replicas`' own."""
+"""Steps between inverses; for the other methods 20, as by default."""
 
 
 @dataclass(frozen=True)
