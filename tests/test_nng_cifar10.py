@@ -15,7 +15,7 @@ from torch.nn import functional as F
 import bayesrule as br
 from bayesrule.experiments import EXPERIMENTS, Context
 from bayesrule.experiments.nng import cifar10, timed_training
-from bayesrule.experiments.nng.cifar10 import CIFAR10, METHODS, METRICS, better, chosen
+from bayesrule.experiments.nng.cifar10 import CIFAR10, METHODS, METRICS, better, chosen, words
 from bayesrule.experiments.nng.timed_training import (
     LOOK,
     MARGIN,
@@ -106,7 +106,7 @@ def test_crops_are_moved_images() -> None:
 @pytest.mark.parametrize("method", ["noisy-adam", "noisy-kfac"])
 def test_normalisations_have_no_posterior(method: str) -> None:
     data = cifar10.ready_set("cifar-10", None, CPU, validation=10, synthetic=40)
-    trainer = Trainer.of(method, 0.1, {"width": 2, "options": cifar10.OPTIONS}, data, 0)
+    trainer = Trainer.of(method, {"lr": 0.1}, {"width": 2, "options": cifar10.OPTIONS}, data, 0)
     assert isinstance(trainer.optimizer, br.optim.PosteriorOptimizer)
     rules = {row.name: row.rule for row in trainer.optimizer.plan}
     kernels = {name for name, p in trainer.net.named_parameters() if p.ndim > 1}
@@ -128,16 +128,21 @@ def test_scores_of_known_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_method_has_as_many_candidates() -> None:
     for preset in CIFAR10.presets.values():
-        rates = preset.settings["rates"]
-        assert set(rates) == set(METHODS) == set(OPTIMIZERS)
-        assert len({len(set(each)) for each in rates.values()}) == 1
+        candidates = preset.settings["candidates"]
+        assert set(candidates) == set(METHODS) == set(OPTIMIZERS)
+        assert len({len(set(map(words, each))) for each in candidates.values()}) == 1
 
 
-def test_the_step_size_with_the_least_validation_nll_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = {0.03: 2.0, 0.1: 1.5, 0.3: 1.7}
-    monkeypatch.setattr(cifar10, "_tried", lambda context, method, lr: {"nll": values[lr], "accuracy": 1 / values[lr]})
+def test_the_candidate_with_the_least_validation_nll_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"lr 0.03": 2.0, "lr 0.1": 1.5, "lr 0.3": 1.7}
+
+    def tried(context: Context, method: str, candidate: dict[str, float]) -> dict[str, float]:
+        nll = values[f"lr {candidate['lr']:g}"] - 0.1 * (candidate["weight_decay"] == 2e-3)
+        return {"nll": nll, "accuracy": 1 / nll}
+
+    monkeypatch.setattr(cifar10, "_tried", tried)
     context = Context(CIFAR10.presets["paper"], ("cifar-10",), METHODS, None, tmp_path, CPU, 0)
-    assert chosen(context, "sgd") == 0.1
+    assert words(chosen(context, "sgd")) == "lr 0.1, weight decay 0.002"
 
 
 def rows(metric: str, **values: float) -> list[Row]:

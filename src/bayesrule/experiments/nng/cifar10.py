@@ -2,13 +2,14 @@
 
 The paper counts iterations; a user pays seconds. Every method trains the same network for the same number of seconds on
 the same device, alone, and its step size falls with the share of them that is spent. The step size itself is chosen on
-validation data, for every method among as many candidates of as many seconds.
+validation data, with the weight decay or that of the KL: for every method among as many candidates of as many seconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,16 +27,18 @@ DATASET = "cifar-10"
 METHODS = tuple(OPTIMIZERS)
 METRICS = ("accuracy", "nll", "ece", "epochs")
 KFAC = "noisy-kfac"
-RATES = {
-    "sgd": [0.03, 0.1, 0.3],
-    "adam": [1e-3, 3e-3, 1e-2],
-    "noisy-adam": [3e-3, 1e-2, 3e-2],
-    "noisy-kfac": [0.003, 0.01, 0.03],
+Candidate = dict[str, float]
+NAMES = {"lr": "lr", "weight_decay": "weight decay", "kl_weight": "λ"}
+GRIDS: dict[str, dict[str, list[float]]] = {
+    "sgd": {"weight_decay": [5e-4, 2e-3], "lr": [0.03, 0.1, 0.3]},
+    "adam": {"weight_decay": [0.05, 0.2], "lr": [1e-3, 3e-3, 1e-2]},
+    "noisy-adam": {"kl_weight": [1e-3, 1e-2], "lr": [3e-3, 1e-2, 3e-2]},
+    "noisy-kfac": {"kl_weight": [0.1, 0.01], "lr": [0.003, 0.01, 0.03]},
 }
-POSTERIOR = {"kl_weight": 0.1, "prior_std": 0.1, "plain_lr": 3e-3}
+POSTERIOR = {"prior_std": 0.1, "plain_lr": 3e-3}
 OPTIONS: dict[str, dict[str, Any]] = {
-    "sgd": {"momentum": 0.9, "nesterov": True, "weight_decay": 5e-4},
-    "adam": {"weight_decay": 0.05},
+    "sgd": {"momentum": 0.9, "nesterov": True},
+    "adam": {},
     "noisy-adam": {**POSTERIOR, "T_stats": 10, "betas": (0.9, 0.99)},
     "noisy-kfac": {
         **POSTERIOR, "T_stats": 20, "T_inv": 100, "beta": 0.05, "momentum": 0.9, "extra_damping": 1e-3,
@@ -45,7 +48,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 def preset(
     budget: float, search: float, *, width: int, batch: int, samples: int, points: int, synthetic: int = 0,
-    candidates: int = 3,
+    candidates: int = 6,
 ) -> Preset:  # fmt: skip
     """A size of the experiment.
 
@@ -57,12 +60,14 @@ def preset(
         samples: Draws of the weights a prediction averages over.
         points: Of the curves.
         synthetic: If not 0: so many made-up training examples in place of the set.
-        candidates: Step sizes each method may try.
+        candidates: Points of its grid that each method may try.
     """
+    grids = {method: [dict(zip(grid, point, strict=True)) for point in product(*grid.values())]
+             for method, grid in GRIDS.items()}  # fmt: skip
     settings = {
         "budget": budget, "search": search, "width": width, "batch": batch, "samples": samples, "points": points,
         "validation": 5000, "synthetic": synthetic, "options": OPTIONS,
-        "rates": {method: rates[:candidates] for method, rates in RATES.items()},
+        "candidates": {method: points[:candidates] for method, points in grids.items()},
     }  # fmt: skip
     return Preset((DATASET,), METHODS, settings, synthetic=bool(synthetic))
 
@@ -71,42 +76,52 @@ def run(context: Context) -> list[Row]:
     """Candidates and the reported run of each method are cells, one after another."""
     rows = []
     for method in context.methods:
-        lr = chosen(context, method)
-        found = measured(context, method, lr)
-        variant = f"lr {lr:g}, {context.preset.settings['budget']:g} s"
+        candidate = chosen(context, method)
+        found = measured(context, method, candidate)
+        variant = f"{words(candidate)}, {context.preset.settings['budget']:g} s"
         rows += [Row(DATASET, method, variant, metric, found[metric], None, 1) for metric in METRICS]
     return rows
 
 
-def chosen(context: Context, method: str) -> float:
+def words(candidate: Candidate) -> str:
+    """A candidate in a table."""
+    return ", ".join(f"{NAMES[name]} {value:g}" for name, value in reversed(candidate.items()))
+
+
+def chosen(context: Context, method: str) -> Candidate:
     """The candidate with the least negative log-likelihood on validation data."""
-    settings = context.preset.settings
-    found = {lr: context.cell(DATASET, method, f"lr {lr:g}", compute=partial(_tried, context, method, lr))["nll"]
-             for lr in settings["rates"][method]}  # fmt: skip
-    return min(found, key=found.__getitem__)
+
+    def nll(candidate: Candidate) -> float:
+        return context.cell(DATASET, method, words(candidate), compute=partial(_tried, context, method, candidate))[
+            "nll"
+        ]
+
+    candidates: Sequence[Candidate] = context.preset.settings["candidates"][method]
+    return min(candidates, key=nll)
 
 
-def _tried(context: Context, method: str, lr: float) -> dict[str, float]:
+def _tried(context: Context, method: str, candidate: Candidate) -> dict[str, float]:
     settings, data = context.preset.settings, _data(context)
     warmed(method, settings, data)
-    trainer = Trainer.of(method, lr, settings, data, context.seed)
+    trainer = Trainer.of(method, candidate, settings, data, context.seed)
     done = train_for(settings["search"], trainer, endless(data, settings["batch"]), context.device)
     return scores(done.trainer, data.valid_x, data.valid_y, settings["samples"])
 
 
-def measured(context: Context, method: str, lr: float) -> dict[str, float]:
+def measured(context: Context, method: str, candidate: Candidate) -> dict[str, float]:
     """The reported run: scores at its end, and ``<metric> at <seconds>`` on the way."""
-    return context.cell(DATASET, method, "reported", f"lr {lr:g}", compute=lambda: _reported(context, method, lr))
+    compute = partial(_reported, context, method, candidate)
+    return context.cell(DATASET, method, "reported", words(candidate), compute=compute)
 
 
-def _reported(context: Context, method: str, lr: float) -> dict[str, float]:
+def _reported(context: Context, method: str, candidate: Candidate) -> dict[str, float]:
     settings, data = context.preset.settings, _data(context)
 
     def look(trainer: Trainer) -> dict[str, float]:
         return scores(trainer, data.test_x, data.test_y, settings["samples"])
 
     warmed(method, settings, data)
-    trainer = Trainer.of(method, lr, settings, data, context.seed)
+    trainer = Trainer.of(method, candidate, settings, data, context.seed)
     shares = [(number + 1) / settings["points"] for number in range(settings["points"])]
     batches = endless(data, settings["batch"])
     done = train_for(settings["budget"], trainer, batches, context.device, look_at=shares, look=look)
@@ -128,14 +143,14 @@ def figures(context: Context, rows: Sequence[Row]) -> Mapping[str, Figure]:
     """Accuracy and negative log-likelihood on the test set against seconds of training."""
     from matplotlib.figure import Figure
 
-    rates = {method: chosen(context, method) for method in context.methods}
-    runs = {method: measured(context, method, lr) for method, lr in rates.items()}
+    candidates = {method: chosen(context, method) for method in context.methods}
+    runs = {method: measured(context, method, candidate) for method, candidate in candidates.items()}
     figure = Figure(figsize=(10, 3.5))
     for number, metric in enumerate(("accuracy", "nll")):
         axes = figure.add_subplot(1, 2, number + 1)
-        for method, lr in rates.items():
+        for method, candidate in candidates.items():
             points = _curve(runs[method], metric)
-            axes.plot(list(points), list(points.values()), marker=".", label=f"{method}, lr {lr:g}")
+            axes.plot(list(points), list(points.values()), marker=".", label=f"{method}, {words(candidate)}")
         axes.set(xlabel="seconds of training", ylabel={"accuracy": "accuracy (%)", "nll": "NLL (nats)"}[metric])
         axes.legend()
     return {"curves": figure}
@@ -167,7 +182,7 @@ CIFAR10 = Experiment(
     title="Noisy natural gradient on CIFAR-10 at equal time",
     presets={
         "smoke": preset(0.4, 0.1, width=4, batch=16, samples=2, points=2, synthetic=240, candidates=2),
-        "quick": preset(20, 4, width=16, batch=128, samples=5, points=2),
+        "quick": preset(20, 4, width=16, batch=128, samples=5, points=2, candidates=3),
         "paper": preset(25, 5, width=64, batch=256, samples=20, points=6),
     },
     methods=METHODS,

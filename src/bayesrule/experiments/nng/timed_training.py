@@ -89,15 +89,15 @@ class Stopwatch:
         return self.clock()
 
 
-def noisy(kind: type[PosteriorOptimizer], net: nn.Module, lr: float, n_data: int, options: Mapping[str, Any]) -> Any:
+def noisy(kind: type[PosteriorOptimizer], net: nn.Module, n_data: int, *, prior_std: float, **options: Any) -> Any:
     """A posterior over convolutions and the last layer; normalisations follow Adam."""
-    chosen = dict(options)
-    return kind(net, n_data=n_data, lr=lr, prior=Normal(chosen.pop("prior_std")), likelihood=Categorical(), **chosen)
+    prior, capturable = Normal(prior_std), next(net.parameters()).is_cuda
+    return kind(net, n_data=n_data, prior=prior, likelihood=Categorical(), capturable=capturable, **options)
 
 
-def plain(kind: type[torch.optim.Optimizer], net: nn.Module, lr: float, n_data: int, options: Mapping[str, Any]) -> Any:
+def plain(kind: type[torch.optim.Optimizer], net: nn.Module, n_data: int, **options: Any) -> Any:
     """A point estimate."""
-    return kind(net.parameters(), lr=lr, **options)  # type: ignore[call-arg]
+    return kind(net.parameters(), fused=True, **options)  # type: ignore[call-arg]
 
 
 OPTIMIZERS: dict[str, Make] = {
@@ -116,11 +116,13 @@ class Trainer:
     optimizer: torch.optim.Optimizer
 
     @classmethod
-    def of(cls, method: str, lr: float, settings: Mapping[str, Any], data: LabelledSet, seed: int) -> Trainer:
-        """From a seed."""
+    def of(
+        cls, method: str, candidate: Mapping[str, Any], settings: Mapping[str, Any], data: LabelledSet, seed: int
+    ) -> Trainer:
+        """From a seed, with a candidate's step size and more beside the method's own options."""
         torch.manual_seed(seed)
         net = vgg(settings["width"], data.classes).to(data.train_x.device)
-        return cls(net, OPTIMIZERS[method](net, lr, len(data.train_y), settings["options"][method]))
+        return cls(net, OPTIMIZERS[method](net, len(data.train_y), **settings["options"][method], **candidate))
 
     def step(self, x: Tensor, y: Tensor) -> None:
         """On one batch."""
@@ -204,6 +206,6 @@ def train_for(
 def warmed(method: str, settings: Mapping[str, Any], data: LabelledSet) -> None:
     """Steps of a network that is thrown away: libraries load and choose their kernels in them, off the clock."""
     batches = endless(data, settings["batch"])
-    trainer = Trainer.of(method, 0.0, settings, data, 0)
+    trainer = Trainer.of(method, {**settings["candidates"][method][0], "lr": 0.0}, settings, data, 0)
     for _ in range(WARM_UP):
         trainer.step(*next(batches))
