@@ -14,8 +14,8 @@ import torch
 from torch import distributions
 
 from bayesrule.experiments import EXPERIMENTS, Context, Row
-from bayesrule.experiments.nng import claims, figure1, regression, table2, table3
-from bayesrule.experiments.nng.active import Trial, rounds
+from bayesrule.experiments.nng import choices, claims, figure1, regression, table2, table3
+from bayesrule.experiments.nng.active import Run, Trial, rounds, weighted
 from bayesrule.experiments.nng.data import ABSENT, tables
 from bayesrule.experiments.nng.protocol import (
     Setting,
@@ -202,12 +202,24 @@ def test_trials_are_shuffled_as_active_learning_does(table: Table) -> None:
 
 def test_active_learning_adds_the_most_uncertain(table: Table) -> None:
     setting = Setting("noisy-kfac", hidden=(4,), epochs=20, batch_size=10, samples=20)
-    found = {
-        how: rounds(setting, table, how, trials=2, labelled=20, test=30, additions=2, seed=0)  # type: ignore[arg-type]
-        for how in ("random", "variance")
-    }
-    assert found["random"]["rmse_start"] == found["variance"]["rmse_start"]
-    assert found["random"]["rmse"] != found["variance"]["rmse"]
+    runs = [Run(setting, "random"), Run(setting, "variance"), Run(setting.changed({"kl_weight": 0.1}), "variance")]
+    protocol = {"trials": 2, "labelled": 20, "test": 30, "additions": 2, "seed": 0}
+    by_chance, chosen, lighter = rounds(runs, table, **protocol)
+    assert by_chance["rmse_start"] == pytest.approx(chosen["rmse_start"], rel=1e-4)
+    assert by_chance["rmse"] != pytest.approx(chosen["rmse"], rel=1e-3)
+    assert chosen["rmse_start"] != pytest.approx(lighter["rmse_start"], rel=1e-3)
+    (alone,) = rounds(runs[1:2], table, **protocol)
+    assert alone["rmse"] == pytest.approx(chosen["rmse"], rel=1e-3)
+
+
+@pytest.mark.parametrize("method", table3.METHODS)
+def test_variants_of_small_networks_differ_in_the_weight_of_the_kl(method: str) -> None:
+    plain = Setting(method, hidden=(10,), epochs=3)
+    found = weighted(plain, "boston")
+    assert found["λ=1"] == plain
+    searched = method if method in ("bbb", "noisy-adam") else "noisy-kfac"
+    assert found["validated"] == replace(plain, kl_weight=choices.chosen()["boston"][searched]["kl_weight"])
+    assert found["validated"].kl_weight < 1
 
 
 def test_hmc_has_a_number_of_trials_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

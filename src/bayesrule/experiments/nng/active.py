@@ -1,14 +1,17 @@
-"""Active learning of many trials at once: every round trains one replica for each trial   [App. C.2]."""
+"""Active learning of many trials at once: every round trains one replica for each trial of each run   [App. C.2]."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from bayesrule.experiments.nng.choices import choice
 from bayesrule.experiments.nng.protocol import Setting, Stacked, one_thread, replicas_of, train
+from bayesrule.experiments.nng.regression import PLAIN, VALIDATED
 from bayesrule.experiments.tabular_data import Split, Table
 from bayesrule.random import keyed_generator
 from bayesrule.train.acquire import How, acquire
@@ -35,29 +38,45 @@ class Trial:
         return Table(table.name, table.task, table.x, table.y, (rows,)).split(0)
 
 
-def fitted(setting: Setting, data: Stacked, name: str, seeds: list[int]) -> ReplicaPredictive:
-    """A network for each trial, trained from scratch, at the rows it was not trained on."""
+def weighted(setting: Setting, dataset: str) -> dict[str, Setting]:
+    """By variant: at λ = 1, and at the λ that validation rows chose for the method on this set, alike otherwise."""
+    validated = choice(dataset, setting.method)["kl_weight"]
+    return {PLAIN: setting.changed({"kl_weight": 1.0}), VALIDATED: setting.changed({"kl_weight": validated})}
+
+
+def fitted(settings: Sequence[Setting], data: Stacked, name: str, seeds: Sequence[int]) -> ReplicaPredictive:
+    """Networks with settings of one program, trained from scratch, at the rows they were not trained on."""
     with one_thread():
-        replicas = replicas_of([setting] * len(data), data, name, seeds)
-        train(replicas, setting.epochs)
-        return replicas.predict(data.x_test, setting.samples)
+        replicas = replicas_of(settings, data, name, seeds)
+        train(replicas, settings[0].epochs)
+        return replicas.predict(data.x_test, settings[0].samples)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A way to learn, and one to choose what is labelled next."""
+
+    setting: Setting
+    how: How
 
 
 def rounds(
-    setting: Setting, table: Table, how: How, *, trials: int, labelled: int, test: int, additions: int, seed: int
-) -> dict[str, list[float]]:
-    """RMSE on the test rows of every trial, at the start and after the last addition."""
-    running = [Trial.shuffled(len(table.x), labelled, test, seed + number) for number in range(trials)]
+    runs: Sequence[Run], table: Table, *, trials: int, labelled: int, test: int, additions: int, seed: int
+) -> list[dict[str, list[float]]]:
+    """Of each run: RMSE on the test rows of every trial, at the start and after the last addition."""
+    each = [(run, number) for run in runs for number in range(trials)]
+    running = [Trial.shuffled(len(table.x), labelled, test, seed + number) for _, number in each]
     errors: list[Tensor] = []
     for number in range(additions + 1):
         data = Stacked.of([trial.split(table) for trial in running])
-        seeds = [seed + trials * number + trial for trial in range(trials)]
-        predicted = fitted(setting, data, table.name, seeds)
+        seeds = [seed + trials * number + trial for _, trial in each]
+        predicted = fitted([run.setting for run, _ in each], data, table.name, seeds)
         tested = ReplicaPredictive(predicted.outputs[:, :, :test], predicted.noise)
         errors.append(tested.rmse(data.y_test[:, :test]).double() * data.scale)
         if number < additions:
             pooled = ReplicaPredictive(predicted.outputs[:, :, test:], predicted.noise)
             for index, trial in enumerate(running):
-                found = acquire(pooled.of(index), how=how, seed=seeds[index])
+                found = acquire(pooled.of(index), how=each[index][0].how, seed=seeds[index])
                 trial.known.append(trial.pool.pop(int(found.indices)))
-    return {"rmse": errors[-1].tolist(), "rmse_start": errors[0].tolist()}
+    pairs = zip(errors[-1].split(trials), errors[0].split(trials), strict=True)
+    return [{"rmse": last.tolist(), "rmse_start": first.tolist()} for last, first in pairs]

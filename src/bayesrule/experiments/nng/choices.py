@@ -26,7 +26,9 @@ ONE_LAYER_SEARCH, DEEP_SEARCH, DEEP = "nng/search", "nng/deep-search", "two hidd
 """Both searches, and what the choices of that with two hidden layers are kept under."""
 WITHOUT = {"bbb": ("beta", "warm_up", "max_kl", "quiet_steps", "T_inv"), "noisy-adam": ("warm_up", "T_inv")}
 """Fields of a setting that a method does not have; noisy Adam starts at the prior, as printed."""
-SEARCHED_AS = {"noisy-ekfac": "noisy-kfac", "noisy-kfac-exact": "noisy-kfac"}
+SEARCHED_AS = dict.fromkeys(
+    ("noisy-ekfac", "noisy-kfac-exact", "noisy-block-tridiagonal", "noisy-full"), "noisy-kfac"
+)  # fmt: skip
 """Methods that take the choices of another, whose posterior differs from theirs in little; they are not searched."""
 CHOSEN, FOR_ALL = "chosen", "chosen_for_all"
 """The metrics that are 1 of the point chosen for a data set, and for every data set."""

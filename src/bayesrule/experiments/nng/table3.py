@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import correlation, fmean
 
@@ -12,10 +13,11 @@ import torch
 
 from bayesrule.experiments.context import Context
 from bayesrule.experiments.experiment import Claim, Experiment, Preset, Verdict
-from bayesrule.experiments.nng.active import Trial, fitted
+from bayesrule.experiments.nng.active import Trial, fitted, weighted
 from bayesrule.experiments.nng.claims import Key, needing
 from bayesrule.experiments.nng.data import known_sets, tables
-from bayesrule.experiments.nng.protocol import Setting, Stacked, as_cell, by_split
+from bayesrule.experiments.nng.protocol import Setting, Stacked, as_cell, by_split, mark
+from bayesrule.experiments.nng.regression import PLAIN, VALIDATED
 from bayesrule.experiments.nng.table2 import HIDDEN, MISSING, SETS
 from bayesrule.experiments.rows import Row
 from bayesrule.experiments.tabular_data import Split, Table
@@ -25,7 +27,9 @@ METHODS = (
 )  # fmt: skip
 METRICS = ("correlation", "variance_ratio", "trials_ahead_of_bbb", "hmc_r_hat")
 """Means over trials; on how many the correlation is above BBB's; and the largest R-hat of HMC's outputs."""
-BASELINE, VARIANT = "bbb", "λ=1"
+BASELINE = "bbb"
+VARIANTS = (PLAIN, VALIDATED)
+"""HMC's own variances are those of λ = 1 in either."""
 TRIALS = 10
 
 
@@ -39,14 +43,14 @@ def run(context: Context) -> list[Row]:
         truth = [_hmc_cell(context, table, trial) for trial in range(context.preset.settings["trials"])]
         found = {method: _correlations(context, table, method, truth) for method in context.methods}
         worst = max(cell["r_hat"] for cell in truth)
-        for method, values in found.items():
-            named = {"dataset": table.name, "method": method, "variant": VARIANT}
+        for variant, (method, by_variant) in product(VARIANTS, found.items()):
+            named, values = {"dataset": table.name, "method": method, "variant": variant}, by_variant[variant]
             rows += [Row.over(values[name], metric=name, **named) for name in ("correlation", "variance_ratio")]
             if BASELINE in found:
-                pairs = zip(values["correlation"], found[BASELINE]["correlation"], strict=True)
+                pairs = zip(values["correlation"], found[BASELINE][variant]["correlation"], strict=True)
                 ahead = float(sum(own > theirs for own, theirs in pairs))
-                rows.append(Row(table.name, method, VARIANT, "trials_ahead_of_bbb", ahead, None, len(truth)))
-            rows.append(Row(table.name, method, VARIANT, "hmc_r_hat", worst, None, len(truth)))
+                rows.append(Row(table.name, method, variant, "trials_ahead_of_bbb", ahead, None, len(truth)))
+            rows.append(Row(table.name, method, variant, "hmc_r_hat", worst, None, len(truth)))
     return rows
 
 
@@ -59,23 +63,29 @@ def _split(context: Context, table: Table, trial: int) -> Split:
 
 def _correlations(
     context: Context, table: Table, method: str, truth: Sequence[Mapping[str, float]]
-) -> dict[str, list[float]]:
-    cell = context.cell(table.name, method, compute=lambda: _variances(context, table, method))
-    found: dict[str, list[float]] = {"correlation": [], "variance_ratio": []}
-    for trial, known in enumerate(truth):
-        own, theirs = by_split(cell, f"trial {trial}"), by_split(known, "variance")
-        found["correlation"].append(correlation(own, theirs))
-        found["variance_ratio"].append(fmean(own) / fmean(theirs))
+) -> dict[str, dict[str, list[float]]]:
+    """By variant."""
+    base = Setting(method, hidden=HIDDEN, batch_size=10).changed(context.preset.settings["setting"])
+    settings = weighted(base, table.name)
+    cell = context.cell(table.name, method, mark(settings), compute=lambda: _variances(context, table, settings))
+    found: dict[str, dict[str, list[float]]] = {}
+    for variant, (trial, known) in product(settings, enumerate(truth)):
+        own, theirs = by_split(cell, f"{variant} trial {trial}"), by_split(known, "variance")
+        values = found.setdefault(variant, {"correlation": [], "variance_ratio": []})
+        values["correlation"].append(correlation(own, theirs))
+        values["variance_ratio"].append(fmean(own) / fmean(theirs))
     return found
 
 
-def _variances(context: Context, table: Table, method: str) -> dict[str, float]:
-    settings = context.preset.settings
-    splits = [_split(context, table, trial) for trial in range(settings["trials"])]
-    setting = Setting(method, hidden=HIDDEN, batch_size=10).changed(settings["setting"])
-    data = Stacked.of(splits, torch.float64)
-    predicted = fitted(setting, data, table.name, [context.seed + trial for trial in range(len(data))])
-    return as_cell({f"trial {trial}": each.flatten().tolist() for trial, each in enumerate(predicted.variance)})
+def _variances(context: Context, table: Table, settings: Mapping[str, Setting]) -> dict[str, float]:
+    """Of all trials with every setting, at once."""
+    trials = range(context.preset.settings["trials"])
+    data = Stacked.of([_split(context, table, trial) for trial in trials], torch.float64).repeated(len(settings))
+    each = [(variant, trial) for variant in settings for trial in trials]
+    seeds = [context.seed + trial for _, trial in each]
+    predicted = fitted([settings[variant] for variant, _ in each], data, table.name, seeds).variance
+    named = zip(each, predicted, strict=True)
+    return as_cell({f"{variant} trial {trial}": own.flatten().tolist() for (variant, trial), own in named})
 
 
 def _hmc_cell(context: Context, table: Table, trial: int) -> dict[str, float]:
@@ -100,7 +110,7 @@ def _hmc_variances(context: Context, table: Table, trial: int) -> dict[str, floa
 
 def _boston(method: str, rows: Sequence[Row]) -> Verdict:
     names = ("correlation", "trials_ahead_of_bbb")
-    keys: list[Key] = [("boston", method, VARIANT, name) for name in names]
+    keys: list[Key] = [("boston", method, PLAIN, name) for name in names]
 
     def verdict(found: Mapping[Key, float]) -> Verdict:
         value, ahead = (found[key] for key in keys)
@@ -110,10 +120,10 @@ def _boston(method: str, rows: Sequence[Row]) -> Verdict:
 
 
 def _ahead(method: str, rows: Sequence[Row]) -> Verdict:
-    keys: list[Key] = [(name, each, VARIANT, "correlation") for name in SETS for each in (method, BASELINE)]
+    keys: list[Key] = [(name, each, PLAIN, "correlation") for name in SETS for each in (method, BASELINE)]
 
     def verdict(found: Mapping[Key, float]) -> Verdict:
-        gains = {name: found[name, method, VARIANT, "correlation"] - found[name, BASELINE, VARIANT, "correlation"]
+        gains = {name: found[name, method, PLAIN, "correlation"] - found[name, BASELINE, PLAIN, "correlation"]
                  for name in SETS}  # fmt: skip
         told = ", ".join(f"{name} {gain:+.3f}" for name, gain in gains.items())
         return Verdict.of(sum(gain >= 0.05 for gain in gains.values()) >= 4, told)
@@ -123,17 +133,17 @@ def _ahead(method: str, rows: Sequence[Row]) -> Verdict:
 
 def _tridiagonal(rows: Sequence[Row]) -> Verdict:
     pair = ("noisy-block-tridiagonal", "noisy-kfac")
-    keys: list[Key] = [(name, each, VARIANT, "correlation") for name in SETS for each in pair]
+    keys: list[Key] = [(name, each, PLAIN, "correlation") for name in SETS for each in pair]
 
     def verdict(found: Mapping[Key, float]) -> Verdict:
-        means = [fmean(found[name, each, VARIANT, "correlation"] for name in SETS) for each in pair]
+        means = [fmean(found[name, each, PLAIN, "correlation"] for name in SETS) for each in pair]
         return Verdict.of(means[0] >= means[1], f"{means[0]:.4f} and {means[1]:.4f}")
 
     return needing(rows, keys, verdict, TRIALS)
 
 
 def _exact(rows: Sequence[Row]) -> Verdict:
-    key: Key = ("boston", "noisy-kfac-exact", VARIANT, "variance_ratio")
+    key: Key = ("boston", "noisy-kfac-exact", PLAIN, "variance_ratio")
     return needing(rows, [key], lambda found: Verdict.of(found[key] >= 0.5, f"{found[key]:.3f}"), TRIALS)
 
 
