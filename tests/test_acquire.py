@@ -191,6 +191,29 @@ def test_a_constant_column_is_left_as_it_is() -> None:
     assert (rounds.rmse < 0.25).all()
 
 
+def test_labels_may_be_missing_only_in_the_pool() -> None:
+    x, y = problem()
+    options = {"labelled": 6, "test": 30, "seed": 1}
+    used = active_learning(Exact(), x, y, additions=1, **options).labelled
+    chosen, never = int(used[-1]), next(row for row in _pool(x, **options) if row not in used)
+    for row, refused in ((never, False), (chosen, True), (int(used[0]), True)):
+        gaps = y.clone()
+        gaps[row] = float("nan")
+        if refused:
+            with pytest.raises(br.errors.InvalidArgument, match=rf"in rows \[{row}\]"):
+                active_learning(Exact(), x, gaps, additions=1, **options)
+        else:
+            assert torch.equal(active_learning(Exact(), x, gaps, additions=1, **options).labelled, used)
+
+
+def _pool(x: torch.Tensor, *, labelled: int, test: int, seed: int) -> list[int]:
+    """Rows that are neither labelled at the start nor tested on: what is left when every other row was asked for."""
+    every = active_learning(
+        Exact(), x, x[:, :1], how="random", labelled=labelled, test=test, seed=seed, additions=len(x) - labelled - test
+    )
+    return every.labelled[labelled:].tolist()
+
+
 @pytest.mark.parametrize("sizes", [{"labelled": 1}, {"test": 0}, {"additions": -1}, {"labelled": 40, "test": 40}])
 def test_sizes_must_fit(sizes: dict[str, int]) -> None:
     with pytest.raises(br.errors.InvalidArgument, match="must fit"):

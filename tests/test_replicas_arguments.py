@@ -55,12 +55,24 @@ def made(**changes: Any) -> Replicas:
         ({"T_stats": 0}, "T_stats is a whole number from 1 on"),
         ({"quiet_steps": -1}, "quiet_steps is a whole number from 0 on"),
         ({"start": "xavier"}, "start is one of 'linear', 'he'. Got: 'xavier'"),
-        ({"x": torch.ones(2, 37, 3, dtype=torch.int64)}, r"x must be of a floating-point type. .* x.float\(\)"),
+        ({"x": torch.ones(2, 37, 3, dtype=torch.int64)}, r"x must be in single or double precision. .* x.float\(\)"),
+        (
+            {"x": torch.ones(2, 37, 3, dtype=torch.float16)},
+            "double precision. Got: torch.float16",
+        ),
     ],
 )
 def test_numbers_are_refused_at_the_start(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         made(**changes)
+
+
+@pytest.mark.parametrize("name", ["x", "y"])
+def test_data_far_from_standardised_are_warned_about(name: str) -> None:
+    x, y = problem()
+    far = {"x": x, "y": y} | {name: {"x": x, "y": y}[name] + 100}
+    with pytest.warns(UserWarning, match=f"{name} has a column of size 100"):
+        made(**far)
 
 
 @pytest.mark.parametrize("value", [NAN, float("inf")])

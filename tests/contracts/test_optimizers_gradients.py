@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import bayesrule as br
 from bayesrule.errors import InvalidArgument
-from bayesrule.optim import NoisyAdam, NoisyEKFAC, NoisyKFAC
+from bayesrule.optim import NoisyAdam, NoisyBlockTridiagonal, NoisyEKFAC, NoisyFull, NoisyKFAC
 from bayesrule.optim.kronecker_inverse import step_damping
 from optim_problems import (
     EVERY,
@@ -122,6 +122,57 @@ def test_a_layer_without_a_gradient_is_left_alone(kind) -> None:
         used = "one" if turn == 0 else "two"
         assert moved == {f"{used}.weight", f"{used}.bias"}
     assert [state.steps for state in optimizer.states.values()] == [2, 1]
+
+
+@pytest.mark.parametrize("kind", [NoisyFull, NoisyBlockTridiagonal])
+def test_a_layer_that_is_never_called_keeps_its_prior_in_a_posterior_of_all(kind) -> None:
+    class Partly(nn.Module):
+        def __init__(self, *, unused: bool) -> None:
+            super().__init__()
+            self.first, self.head = network(3, 4, 2)[::2]
+            if unused:
+                self.unused = nn.Linear(2, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(torch.tanh(self.first(x)))
+
+    optimizers = [make(kind, Partly(unused=unused).double(), fisher="exact") for unused in (True, False)]
+    with torch.no_grad():
+        for one, other in zip(*(optimizer.model.parameters() for optimizer in optimizers), strict=False):
+            other.copy_(one)
+    for optimizer in optimizers:
+        for _ in range(3):
+            with optimizer.sampled_params(noise=silent):
+                optimizer.zero_grad()
+                loss_of(optimizer).backward()
+            optimizer.step()
+    (joint,), (alone,) = (list(optimizer.posteriors().values()) for optimizer in optimizers)
+    size = alone.mean.shape[-1]
+    torch.testing.assert_close(joint.mean[:size], alone.mean, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(joint.variance[:size], alone.variance, rtol=1e-10, atol=1e-12)
+    unused = joint.variance[size:]
+    torch.testing.assert_close(unused, torch.full_like(unused, 0.8**2), rtol=1e-9, atol=0)
+
+
+@every
+def test_layers_of_different_precisions_train(kind) -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.head = nn.Linear(3, 4).double(), nn.Linear(4, 2).float()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(torch.tanh(self.first(x)).float())
+
+    net = Mixed()
+    optimizer = make(kind, net)
+    before = copy.deepcopy(net.state_dict())
+    for _ in range(3):
+        step(optimizer, lambda: loss_of(optimizer))
+    for name, value in net.state_dict().items():
+        assert value.dtype == before[name].dtype
+        assert value.isfinite().all()
+        assert not torch.equal(value, before[name])
 
 
 @every

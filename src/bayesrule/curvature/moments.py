@@ -37,6 +37,15 @@ class Tapped:
         gradients = self.gradients @ fan_out_basis[..., None, None, :, :]
         return Tapped(self.inputs @ fan_in_basis[..., None, :, :], gradients, self.examples)
 
+    def to(self, dtype: torch.dtype) -> Tapped:
+        """In another precision."""
+        return Tapped(self.inputs.to(dtype), self.gradients.to(dtype), self.examples)
+
+    def of_silent_layer(self, fan_in: int, fan_out: int) -> Tapped:
+        """What a layer of this size would have seen that the same pass did not call: nothing at every example."""
+        inputs = self.inputs.new_zeros(*self.inputs.shape[:-2], 1, fan_in)
+        return Tapped(inputs, self.gradients.new_zeros(*self.gradients.shape[:-2], 1, fan_out), self.examples)
+
 
 def fan_in_moment(tapped: Tapped) -> Float[Tensor, "*batch fan_in fan_in"]:
     """``A = E[Σ_t a_t a_tᵀ]``: a sum over positions   [Eq. 2; Grosse & Martens 2016, Eq. 30]."""

@@ -72,9 +72,13 @@ class Alone(Exchange):
 
 @dataclass
 class Gathered:
-    """What passes said so far: means of curvatures over examples, residuals, and how many blocks had a gradient."""
+    """What passes said so far: means of curvatures over examples, residuals, and how many blocks had a gradient.
+
+    Layers that were tapped are known by the names of their first parameters.
+    """
 
     blocks: int = 0
+    tapped: set[str] = field(default_factory=set)
     curvatures: dict[str, tuple[dict[str, Tensor], int]] = field(default_factory=dict)
     residuals: Residuals | None = None
 
@@ -95,6 +99,7 @@ class Gathered:
     def merge(self, block: Gathered) -> None:
         """Another block."""
         self.blocks += 1
+        self.tapped |= block.tapped
         for name, (means, count) in block.curvatures.items():
             self.add_curvature(name, means, count)
         if block.residuals is not None:

@@ -55,7 +55,7 @@ class NoisyBlockTridiagonalRule(NaturalGradientRule):
 
     def curvature(self, state: NoisyBlockTridiagonalState, tapped: Sequence[Tapped]) -> dict[str, Tensor]:
         """``A_ll, G_ll`` of every layer, ``A_{l,l+1}, G_{l,l+1}`` of neighbours."""
-        found = {}
+        found, tapped = {}, [layer.to(state.momentum.dtype) for layer in tapped]
         for index, layer in enumerate(tapped):
             found[f"fan_in_{index}"], found[f"fan_out_{index}"] = fan_in_moment(layer), fan_out_moment(layer)
         for index, (this, following) in enumerate(pairwise(tapped)):

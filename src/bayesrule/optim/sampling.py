@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Literal, get_args
@@ -164,18 +164,22 @@ class SamplingHolder(DrawingHolder):
         """The curvature of one pass, group by group."""
         examples = next((each.examples for each in tapped.values()), 0)
         with self._full_precision():
-            self._add(self._curvatures(tapped), examples)
+            self._add(self._curvatures(tapped), tapped, examples)
 
     def _curvatures(self, tapped: Mapping[str, Tapped]) -> dict[str, dict[str, Tensor]]:
+        """Of groups with any layer that was called; the others of their layers say nothing."""
         found = {}
         for name, group in self.groups.items():
-            own = [tapped[layer.name] for layer in group.layers if layer.name in tapped]
-            if len(own) == len(group.layers):
-                found[name] = self.rule_of(group).curvature(self.states[name], own)
+            own = {layer.name: tapped[layer.name] for layer in group.layers if layer.name in tapped}
+            if own:
+                some = next(iter(own.values()))
+                whole = [own.get(layer.name) or some.of_silent_layer(*layer.shape) for layer in group.layers]
+                found[name] = self.rule_of(group).curvature(self.states[name], whole)
         return found
 
-    def _add(self, curvatures: Mapping[str, Mapping[str, Tensor]], examples: int) -> None:
+    def _add(self, curvatures: Mapping[str, Mapping[str, Tensor]], tapped: Collection[str], examples: int) -> None:
         if self._block is not None:
+            self._block.tapped |= set(tapped)
             for name, curvature in curvatures.items():
                 self._block.add_curvature(name, curvature, examples)
 
@@ -188,7 +192,8 @@ class SamplingHolder(DrawingHolder):
         key = ("pass", shapes, passed.examples, passed.factor, self._circumstances())
         with self._full_precision():
             found = capture.do(key, lambda: curvatures_moved_in(capture, self._curvatures(assemble(layers, moved))))
-        self._add(found, passed.examples)
+        used = {name for name, _, _ in passed.uses}
+        self._add(found, [layer.name for layer in layers if not used.isdisjoint(layer.modules)], passed.examples)
 
     def _settle(self, block: Gathered, before: dict[str, Tensor | None], finished: bool) -> None:
         """Average a block's gradients with those of the blocks before, or forget it."""

@@ -173,15 +173,15 @@ class PosteriorOptimizer(SamplingHolder):
         plain = {name: self._widened(name, gradients[name]) for name in self.plain_states if name in gradients}
         return Messages(groups, plain, self._pending.residuals)
 
-    def _check_complete(self, gradients: Mapping[str, Tensor], curvatures: Collection[str]) -> None:
-        """Refuse a step at which a group has a gradient but not the curvature that is due."""
+    def _check_complete(self, gradients: Mapping[str, Tensor]) -> None:
+        """Refuse a step at which a layer has a gradient but not the curvature that is due."""
         if not (self.rule.taps and due(self.steps + 1, self.T_stats)):
             return
-        for name, group in self.groups.items():
-            if name not in curvatures and any(part.name in gradients for part in group.parts):
+        for layer in (layer for group in self.groups.values() for layer in group.layers):
+            if layer.name not in self._pending.tapped and any(part.name in gradients for part in layer.parts):
                 raise InvalidArgument(
-                    f"{name!r} got a gradient, but its layer was not called in a pass of the network",
-                    got=group.layers[0].modules,
+                    f"{layer.name!r} got a gradient, but its layer was not called in a pass of the network",
+                    got=layer.modules,
                     remedy="Call the network itself; name layers whose weights others read in plain=(…); "
                     "checkpoint activations with use_reentrant=False.",
                 )
@@ -199,7 +199,7 @@ class PosteriorOptimizer(SamplingHolder):
     def _apply(self, refresh: bool) -> None:
         """New means and states, all computed before any is kept, and kept if they are finite."""
         gradients, curvatures = self._gradients(), self._pending.means()
-        self._check_complete(gradients, curvatures)
+        self._check_complete(gradients)
         messages = self.exchange.messages(self._messages(gradients, curvatures))
         solves = self.rule.inverts or not self.priors.fixed
         if solves and (refresh or self._pending.curvatures):  # which may fail by itself at numbers that are not finite
@@ -216,7 +216,7 @@ class PosteriorOptimizer(SamplingHolder):
         """The same, captured."""
         gradients = capture.moved_in("gradient", self._gradients())
         curvatures = curvatures_moved_in(capture, self._pending.means())
-        self._check_complete(gradients, curvatures)
+        self._check_complete(gradients)
         key = ("update", tuple(gradients), tuple(curvatures), self._circumstances())
         stages = capture.stages(key, lambda: self._stages(capture, gradients, curvatures), 3)
         next(stages)

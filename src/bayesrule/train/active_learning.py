@@ -71,6 +71,7 @@ def active_learning(
     known, held_out, pool = (part.tolist() for part in order.split([labelled, test, len(x) - labelled - test]))
     errors, densities = [], []
     for number in range(additions + 1):
+        _check_labels(y, known + held_out)
         inputs, targets = _Scale.of(x[known]), _Scale.of(y[known])
         predictor = _checked(learner(inputs(x[known]), targets(y[known]), seed + number))
         predictive = predictor(inputs(x[held_out]))
@@ -81,6 +82,16 @@ def active_learning(
             found = acquire(predictor(inputs(x[pool])), how=how, seed=seed + number)
             known.append(pool.pop(int(found.indices)))
     return Rounds(torch.tensor(known), torch.stack(errors), torch.stack(densities))
+
+
+def _check_labels(y: Tensor, rows: list[int]) -> None:
+    """Those of the pool may be missing until they are asked for."""
+    broken = [row for row in rows if not bool(y[row].isfinite().all())]
+    if broken:
+        raise InvalidArgument(
+            "Rows that are trained or tested on need finite targets", got=f"y with other ones in rows {broken[:5]}",
+            remedy="Leave these rows out of x and y, or fill in their labels.",
+        )  # fmt: skip
 
 
 def _checked(predictor: object) -> Callable[[Tensor], Predictive]:

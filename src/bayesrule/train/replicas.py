@@ -52,8 +52,9 @@ class Replicas:
 
     Args:
         x: Inputs of each replica, standardised.
-        y: Their targets, which get the type and the device of the inputs.
-        rule: The algorithm of all of them; by default noisy K-FAC, with a slow average of curvatures.
+        y: Their targets, standardised too; they get the type and the device of the inputs.
+        rule: The algorithm of all of them; by default noisy K-FAC, with a slow average of curvatures. Other rules want
+            other settings: the search's are in [noisy natural gradient](../noisy-natural-gradient.md).
         hidden: Widths of the hidden layers.
         seeds: Of the replicas: start, order of rows, noise.
         lr: Step size.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Sequence
 from numbers import Integral, Real
 from typing import Any, get_args
@@ -14,6 +15,8 @@ from bayesrule.errors import InvalidArgument, ShapeMismatch
 from bayesrule.optim.rule import Rule
 from bayesrule.train.replicas_network import Start
 
+LARGEST = 20.0
+"""Root mean square of a column that is not warned about."""
 Setting = float | Sequence[float] | Tensor
 """One number, or one for each replica."""
 
@@ -49,8 +52,8 @@ def check_data(x: Tensor, y: Tensor, seeds: Collection[int]) -> None:
         )
     if not x.numel() or not y.numel():
         raise ShapeMismatch("There is nothing to train on", got=f"{tuple(x.shape)} and {tuple(y.shape)}")
-    if not x.is_floating_point():
-        raise InvalidArgument("x must be of a floating-point type", got=x.dtype, remedy="Give x.float().")
+    if x.dtype not in (torch.float32, torch.float64):
+        raise InvalidArgument("x must be in single or double precision", got=x.dtype, remedy="Give x.float().")
     for name, value in (("x", x), ("y", y)):
         broken = (~value.isfinite()).flatten(1).sum(1)
         if bool(broken.any()):
@@ -58,6 +61,13 @@ def check_data(x: Tensor, y: Tensor, seeds: Collection[int]) -> None:
                 f"{name} must be finite", got=f"{int(broken.sum())} entries that are not, {_replicas(broken > 0)}",
                 remedy="Leave out the rows with gaps, or fill them; a constant column standardised has no numbers.",
             )  # fmt: skip
+        size = float(value.double().square().mean(1).sqrt().max())
+        if size > LARGEST:
+            warnings.warn(
+                f"Replicas are made for standardised data, and {name} has a column of size {size:.3g}: weights would "
+                "have to leave their prior far behind. Subtract means, and divide by standard deviations.",
+                stacklevel=3,
+            )
 
 
 def check_inputs(x: Any, replicas: int, features: int) -> None:
