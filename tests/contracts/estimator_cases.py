@@ -7,7 +7,17 @@ from functools import cache, partial
 
 import pytest
 import torch
-from examples import Example, bernoulli, clipped, eigen_kronecker, families, family_example, mixture, restricted
+from examples import (
+    Example,
+    bernoulli,
+    clipped,
+    eigen_kronecker,
+    families,
+    family_example,
+    mixture,
+    restricted,
+    turned_eigen_kronecker,
+)
 from layers import NAMES, Layer, layer
 from noise_tape import Tape
 from torch import Tensor
@@ -37,6 +47,7 @@ POSTERIORS: dict[str, Callable[[Shape], Example | None]] = {
     **{str(family): partial(family_example, family) for family in families() if rank(family) <= 2},
     "ClippedLowRank": clipped,
     "EigenKronecker": eigen_kronecker,
+    "TurnedEigenKronecker": turned_eigen_kronecker,
     "Restricted(KTied)": lambda shape: restricted(KTied(1, 0.5), (shape[0] + 2, shape[1]), 1, shape[0]),
     "Restricted(MatrixNormal)": lambda shape: restricted(MatrixNormal(0.5), (shape[0] + 2, shape[1]), 1, shape[0]),
     "Mixture": mixture,

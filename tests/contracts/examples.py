@@ -32,6 +32,7 @@ from bayesrule.posteriors import (
     MixturePosterior,
     Posterior,
     RestrictedCovariance,
+    TurnedEigenKroneckerCovariance,
 )
 
 SHAPES = ((1, 1), (1, 5), (7, 1), (5, 3), (4, 6))
@@ -142,6 +143,21 @@ def eigen_kronecker(shape: tuple[int, int]) -> Example:
     return gaussian(f"EigenKronecker-{shape[0]}x{shape[1]}", parameters, eigen_block)
 
 
+def turned_eigen_kronecker(shape: tuple[int, int]) -> Example:
+    generator = torch.Generator().manual_seed(5)
+    parameters = {"mean": noise(generator, *shape), **bases(generator, shape)}
+    turns = [torch.linalg.qr(noise(generator, size, size))[0] for size in shape]
+
+    def build(p: Parameters) -> TurnedEigenKroneckerCovariance:
+        block = eigen_block(p)
+        own = (
+            turn.expand_as(basis) for turn, basis in zip(turns, (block.fan_in_basis, block.fan_out_basis), strict=True)
+        )
+        return TurnedEigenKroneckerCovariance(block.fan_in_basis, block.fan_out_basis, block.spectrum, *own)
+
+    return gaussian(f"TurnedEigenKronecker-{shape[0]}x{shape[1]}", parameters, build)
+
+
 def block_tridiagonal(chain: tuple[tuple[int, int], ...]) -> Example:
     generator = torch.Generator().manual_seed(4)
     parameters = {"mean": noise(generator, sum(m * n for m, n in chain))}
@@ -196,6 +212,7 @@ EXAMPLES: list[Example] = [
     *family_examples(),
     *map(clipped, SHAPES),
     *map(eigen_kronecker, SHAPES),
+    *map(turned_eigen_kronecker, SHAPES),
     *map(block_tridiagonal, CHAINS),
     restricted(MatrixNormal(0.5), (5, 3), 1, 3),
     restricted(MatrixNormalDiagonal("free", 0.5), (4, 6), 3, 1),

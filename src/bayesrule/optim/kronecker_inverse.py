@@ -11,7 +11,7 @@ from torch import Tensor
 from bayesrule.curvature import lower_matmul
 from bayesrule.errors import InvalidArgument
 from bayesrule.optim.rule import Number
-from bayesrule.posteriors import EigenKroneckerCovariance, MatrixNormalCovariance
+from bayesrule.posteriors import EigenKroneckerCovariance, MatrixNormalCovariance, TurnedEigenKroneckerCovariance
 from bayesrule.posteriors.kronecker_chain import damp_factors
 
 
@@ -69,11 +69,12 @@ class EigenInverse:
 
     def covariance(self, damping: Tensor, scale: Number) -> EigenKroneckerCovariance:
         """``λ/N (F + γ)⁻¹``."""
-        return EigenKroneckerCovariance(self.fan_in_basis, self.fan_out_basis, scale / (self.spectrum + damping))
+        bases = self.fan_in_basis, self.fan_out_basis
+        return TurnedEigenKroneckerCovariance(*bases, scale / (self.spectrum + damping), *bases)
 
     def deviation(self, noise: Tensor, damping: Tensor) -> Tensor:
-        """``Q_in (ε / √(f + γ)) Q_outᵀ``."""
-        return self.leave(noise * (self.spectrum + damping).rsqrt())
+        """``Q_in (Q_inᵀ ε Q_out / √(f + γ)) Q_outᵀ``: the covariance's own root, over √(λ/N)."""
+        return self.leave(self.enter(noise) * (self.spectrum + damping).rsqrt())
 
     def solve(self, x: Tensor, damping: Tensor) -> Tensor:
         """``(F + γ)⁻¹ x``."""

@@ -110,7 +110,7 @@ class NoisyBlockTridiagonalRule(NaturalGradientRule):
 
 def _cast(operator: BlockTridiagonalCovariance, dtype: torch.dtype) -> BlockTridiagonalCovariance:
     def cast(block: EigenKroneckerCovariance) -> EigenKroneckerCovariance:
-        return EigenKroneckerCovariance(*(getattr(block, field.name).to(dtype) for field in fields(block)))
+        return type(block)(*(getattr(block, field.name).to(dtype) for field in fields(block)))
 
     blocks = map(cast, operator.conditionals)
     couplings = ((fan_in.to(dtype), fan_out.to(dtype)) for fan_in, fan_out in operator.couplings)

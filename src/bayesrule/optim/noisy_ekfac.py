@@ -47,7 +47,7 @@ class NoisyEKFACRule(NaturalGradientRule):
         return state.inverse.covariance(damping, scale)
 
     def deviation(self, state: NoisyEKFACState, noise: Tensor, damping: Tensor) -> Tensor:
-        """``Q (ε / √(f + γ)) Qᵀ``."""
+        """``Q (Qᵀε / √(f + γ))``."""
         return state.inverse.deviation(noise, damping)
 
     def absorb(

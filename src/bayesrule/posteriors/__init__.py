@@ -5,7 +5,7 @@ from bayesrule.posteriors.block_tridiagonal import BlockTridiagonalCovariance
 from bayesrule.posteriors.clipped_low_rank import ClippedLowRank, ClippedLowRankCovariance
 from bayesrule.posteriors.covariance import CovarianceOperator
 from bayesrule.posteriors.diagonal import Diagonal, DiagonalCovariance
-from bayesrule.posteriors.eigen_kronecker import EigenKroneckerCovariance
+from bayesrule.posteriors.eigen_kronecker import EigenKroneckerCovariance, TurnedEigenKroneckerCovariance
 from bayesrule.posteriors.family import Family
 from bayesrule.posteriors.full import Full, FullCovariance
 from bayesrule.posteriors.gaussian import GaussianPosterior
@@ -54,6 +54,7 @@ __all__ = [
     "Posterior",
     "Projection",
     "RestrictedCovariance",
+    "TurnedEigenKroneckerCovariance",
     "Variational",
     "Work",
     "project",

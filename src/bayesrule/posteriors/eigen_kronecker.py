@@ -86,16 +86,39 @@ class EigenKroneckerCovariance(CovarianceOperator):
         left, right = torch.linalg.inv(self.fan_in_basis).mT, torch.linalg.inv(self.fan_out_basis).mT
         return EigenKroneckerCovariance(left, right, self.spectrum.reciprocal())
 
-    @classmethod
+    @staticmethod
     def from_factors(
-        cls,
         fan_in: Float[Tensor, "*batch fan_in fan_in"],
         fan_out: Float[Tensor, "*batch fan_out fan_out"],
         damping: float | Tensor = 0.0,
     ) -> EigenKroneckerCovariance:
         """``fan_in ⊗ fan_out + damping · I``, exactly, from two symmetric positive semi-definite factors."""
         (a, left), (g, right) = torch.linalg.eigh(fan_in), torch.linalg.eigh(fan_out)
-        return cls(left, right, a.clamp_min(0)[..., :, None] * g.clamp_min(0)[..., None, :] + damping)
+        return EigenKroneckerCovariance(
+            left, right, a.clamp_min(0)[..., :, None] * g.clamp_min(0)[..., None, :] + damping
+        )
 
     def _leave(self, inside: Tensor) -> Tensor:
         return self.fan_in_basis @ inside @ self.fan_out_basis.mT
+
+
+@dataclass(frozen=True)
+class TurnedEigenKroneckerCovariance(EigenKroneckerCovariance):
+    """The same law, with draws that do not depend on which eigenvectors were found.
+
+    Where eigenvalues coincide, as those of units that are off, eigenvectors are arbitrary, and a rounding turns them.
+    With bases ``L = K E`` of orthogonal eigenvectors E and a K that does not know them, ``L √s Eᵀ`` is a root of Σ in
+    which they cancel.
+    """
+
+    fan_in_turn: Float[Tensor, "*batch fan_in fan_in"]
+    fan_out_turn: Float[Tensor, "*batch fan_out fan_out"]
+
+    def sqrt_matmul(self, noise: Tensor) -> Tensor:
+        """``L (√s ∘ (E_inᵀ ε E_out)) Rᵀ``."""
+        return super().sqrt_matmul(self.fan_in_turn.mT @ noise @ self.fan_out_turn)
+
+    def draw_work(self) -> Work:
+        """Twice as many products."""
+        (fan_in, fan_out), entries = self.event_shape, self.event_shape.numel()
+        return drawn_entries(entries, 7, 2 * PRODUCTS * entries * (fan_in + fan_out))

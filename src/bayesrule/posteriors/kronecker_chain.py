@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bayesrule.errors import InvalidArgument
-from bayesrule.posteriors.eigen_kronecker import EigenKroneckerCovariance
+from bayesrule.posteriors.eigen_kronecker import EigenKroneckerCovariance, TurnedEigenKroneckerCovariance
 
 
 def damp_factors(
@@ -64,8 +64,8 @@ def conditional_inverse(
     With ``A = LLᵀ`` and ``L⁻¹ C_A L⁻ᵀ = E S Eᵀ`` the basis is ``L⁻ᵀE`` (likewise G) and the spectrum
     ``1 / (1 − s_i t_j)``; s and t are squared canonical correlations of the two layers, at most 1 for true moments.
     """
-    left, s = _pencil(this.fan_in, cross[0], following.fan_in)
-    right, t = _pencil(this.fan_out, cross[1], following.fan_out)
+    left, s, left_turn = _pencil(this.fan_in, cross[0], following.fan_in)
+    right, t, right_turn = _pencil(this.fan_out, cross[1], following.fan_out)
     remaining = 1 - s[..., :, None] * t[..., None, :]
     if not (remaining > remaining.shape[-1] * torch.finfo(s.dtype).eps).all():
         raise InvalidArgument(
@@ -73,15 +73,15 @@ def conditional_inverse(
             got=f"a smallest relative eigenvalue of {remaining.min().item():.3g}",
             remedy="Raise the damping, and take the moments and the cross moments from the same examples.",
         )
-    return EigenKroneckerCovariance(left, right, remaining.reciprocal())
+    return TurnedEigenKroneckerCovariance(left, right, remaining.reciprocal(), left_turn, right_turn)
 
 
-def _pencil(root: Tensor, cross: Tensor, following_root: Tensor) -> tuple[Tensor, Tensor]:
-    """``L⁻ᵀE`` and the diagonal of S."""
+def _pencil(root: Tensor, cross: Tensor, following_root: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``L⁻ᵀE``, the diagonal of S, and E."""
     whitened = torch.linalg.solve_triangular(root, cross, upper=False)
     correlation = torch.linalg.solve_triangular(following_root, whitened.mT, upper=False).mT
     squared, vectors = torch.linalg.eigh(correlation @ correlation.mT)
-    return torch.linalg.solve_triangular(root.mT, vectors, upper=True), squared.clamp_min(0)
+    return torch.linalg.solve_triangular(root.mT, vectors, upper=True), squared.clamp_min(0), vectors
 
 
 def _inverse_transpose(root: Tensor) -> Tensor:
