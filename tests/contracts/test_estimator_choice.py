@@ -23,7 +23,10 @@ def structure(posterior: Posterior) -> str:
 
 
 INDEPENDENT = {"Point", "Diagonal", "KTied", "ClippedLowRank"}
-FACTORED = {"MatrixNormal", "MatrixNormalFreeDiagonal", "MatrixNormalKroneckerDiagonal", "EigenKronecker"}
+FACTORED = {
+    "MatrixNormal", "MatrixNormalFreeDiagonal", "MatrixNormalKroneckerDiagonal",
+    "EigenKronecker", "TurnedEigenKronecker",
+}  # fmt: skip
 UNPROJECTED = {"Full", "Mixture", "Bernoulli", "Restricted"}
 
 
