@@ -116,7 +116,7 @@ def test_the_first_replay_comes_after_all_that_recording_did(monkeypatch: pytest
     begin = torch.cuda.CUDAGraph.capture_begin
 
     def late(graph: torch.cuda.CUDAGraph, *args: object, **options: object) -> None:
-        torch.cuda._sleep(10**9)  # cycles
+        torch.cuda._sleep(10**8)  # cycles
         begin(graph, *args, **options)
 
     generator, room = torch.Generator("cuda").manual_seed(0), torch.empty(1000, device="cuda")
@@ -126,6 +126,7 @@ def test_the_first_replay_comes_after_all_that_recording_did(monkeypatch: pytest
     graph.register_generator_state(generator)
     monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", late)
     with recording(graph):
+        torch.cuda._sleep(3 * 10**8)  # what was late would be done by now, and written over what the replay has set
         room.normal_(generator=generator)
     graph.replay()
     assert torch.equal(room, second)
