@@ -15,7 +15,7 @@ from torch import distributions
 
 from bayesrule.experiments import EXPERIMENTS, Context, Row
 from bayesrule.experiments.nng import choices, claims, figure1, regression, table2, table3
-from bayesrule.experiments.nng.active import Run, Trial, rounds, weighted
+from bayesrule.experiments.nng.active import Run, Trial, rounds, small_settings
 from bayesrule.experiments.nng.data import ABSENT, tables
 from bayesrule.experiments.nng.protocol import (
     Setting,
@@ -214,8 +214,8 @@ def test_active_learning_adds_the_most_uncertain(table: Table) -> None:
 
 @pytest.mark.parametrize("method", table3.METHODS)
 def test_variants_of_small_networks_differ_in_the_weight_of_the_kl(method: str) -> None:
-    plain = Setting(method, hidden=(10,), epochs=3)
-    found = weighted(plain, "boston")
+    plain = Setting(method, hidden=(10,), batch_size=10, epochs=3)
+    found = small_settings(method, "boston", {"epochs": 3})
     assert found["λ=1"] == plain
     searched = method if method in ("bbb", "noisy-adam") else "noisy-kfac"
     assert found["validated"] == replace(plain, kl_weight=choices.chosen()["boston"][searched]["kl_weight"])

@@ -106,12 +106,11 @@ class Replicas:
         self._like, self._count = x.new_empty(()), len(x)
         unit = self._shaped(numbers("kl_weight", kl_weight, len(x), remedy="The ELBO has 1.0."), 3) / n
         self.prior_std = self._shaped(numbers("prior_std", prior_std, len(x), remedy="It is a standard deviation."), 3)
-        if quiet_steps is None:
-            quiet_steps = 0 if isinstance(rule, BayesByBackpropRule) else QUIET_STEPS
         if isinstance(rule, BayesByBackpropRule):
             if quiet_steps:
                 raise Unsupported("Bayes by backprop learns from its noise alone", got=f"quiet_steps={quiet_steps}")
-            rule = replace(rule, scale=unit)
+            rule, quiet_steps = replace(rule, scale=unit), 0
+        quiet_steps = QUIET_STEPS if quiet_steps is None else quiet_steps
         across = layout.event_dim
         self.lr = self._shaped(numbers("lr", lr, len(x), zero=True, remedy="The default is 0.01."), 1 + across)
         self.program = Program(

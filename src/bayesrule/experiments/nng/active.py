@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +17,8 @@ from bayesrule.experiments.tabular_data import Split, Table
 from bayesrule.random import keyed_generator
 from bayesrule.train.acquire import How, acquire
 from bayesrule.train.replicas import ReplicaPredictive
+
+HIDDEN = (10,)
 
 
 @dataclass
@@ -38,10 +41,10 @@ class Trial:
         return Table(table.name, table.task, table.x, table.y, (rows,)).split(0)
 
 
-def weighted(setting: Setting, dataset: str) -> dict[str, Setting]:
-    """By variant: at λ = 1, and at the λ that validation rows chose for the method on this set, alike otherwise."""
-    validated = choice(dataset, setting.method)["kl_weight"]
-    return {PLAIN: setting.changed({"kl_weight": 1.0}), VALIDATED: setting.changed({"kl_weight": validated})}
+def small_settings(method: str, dataset: str, changes: Mapping[str, Any]) -> dict[str, Setting]:
+    """Of networks for a few labels, by variant: at λ = 1, and at the λ that validation rows chose on this set."""
+    plain = Setting(method, hidden=HIDDEN, batch_size=10).changed(changes)
+    return {PLAIN: plain, VALIDATED: plain.changed({"kl_weight": choice(dataset, method)["kl_weight"]})}
 
 
 def fitted(settings: Sequence[Setting], data: Stacked, name: str, seeds: Sequence[int]) -> ReplicaPredictive:

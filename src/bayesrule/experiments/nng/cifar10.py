@@ -92,9 +92,8 @@ def chosen(context: Context, method: str) -> Candidate:
     """The candidate with the least negative log-likelihood on validation data."""
 
     def nll(candidate: Candidate) -> float:
-        return context.cell(DATASET, method, words(candidate), compute=partial(_tried, context, method, candidate))[
-            "nll"
-        ]
+        compute = partial(_tried, context, method, candidate)
+        return context.cell(DATASET, method, words(candidate), compute=compute)["nll"]
 
     candidates: Sequence[Candidate] = context.preset.settings["candidates"][method]
     return min(candidates, key=nll)

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from bayesrule.experiments.context import Context
 from bayesrule.experiments.experiment import Claim, Experiment, Preset, Verdict
-from bayesrule.experiments.nng.active import Run, rounds, weighted
+from bayesrule.experiments.nng.active import HIDDEN, Run, rounds, small_settings
 from bayesrule.experiments.nng.data import known_sets, tables
-from bayesrule.experiments.nng.protocol import Setting, as_cell, by_split, mark
+from bayesrule.experiments.nng.protocol import as_cell, by_split, mark
 from bayesrule.experiments.nng.regression import PLAIN
 from bayesrule.experiments.rows import Row
 from bayesrule.experiments.tabular_data import Table
@@ -28,7 +28,6 @@ WAYS: dict[str, How] = {"random": "random", "active": "variance"}
 METHODS = tuple(f"{learner}-{way}" for learner in LEARNERS for way in WAYS)
 METRICS = ("rmse", "rmse_start")
 """On the test rows, after the last addition and before the first."""
-HIDDEN = (10,)
 MISSING = "numpyro is not installed"
 SETS = ("boston", "concrete", "energy", "kin8nm", "naval", "yacht")
 
@@ -55,7 +54,7 @@ Found = dict[tuple[str, str], dict[str, list[float]]]
 
 def _by_replicas(context: Context, table: Table, *, learner: str, ways: Sequence[str]) -> Found:
     settings = context.preset.settings
-    variants = weighted(Setting(learner, hidden=HIDDEN, batch_size=10).changed(settings["setting"]), table.name)
+    variants = small_settings(learner, table.name, settings["setting"])
     runs = {(way, variant): Run(own, WAYS[way]) for way in ways for variant, own in variants.items()}
 
     def compute() -> dict[str, float]:
