@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-SEEDS, NOISE, DIVERGENCE, PAIRS = 0, 1, 2, 3
+SEEDS, NOISE, DIVERGENCE = 0, 1, 2
 """Lanes. Memory of a lane is used again by the same lane only: none may start before what it wrote has been read."""
 
 

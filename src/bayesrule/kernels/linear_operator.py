@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesrule.cuda_graphs import NOISE, PAIRS, after_seeds, beside, in_turn
+from bayesrule.cuda_graphs import NOISE, after_seeds, beside, in_turn
 from bayesrule.kernels.operators import BLOCK_ROWS, by_matrix_units, has_kernels, seeded_normals
 from bayesrule.kernels.pairs import pair_rows, pair_rows_backward
 
@@ -50,14 +50,12 @@ def _linear(
     if has_kernels(x):
         from bayesrule.kernels import triton_noise
 
-        with _beside_product(x, PAIRS) as paired:
+        with _beside_product(x) as prepared:
             after_seeds()
             fan_in, fan_out, spread = triton_noise.prepare(fan_in_logs, fan_out_logs, bias_logs, seed, x.shape[0])
-        with _beside_product(x) as narrowed:
-            narrow = triton_noise.narrow_columns(x, fan_in_logs)
+            narrow = triton_noise.narrow_columns(x, fan_in)
         output = x @ weight.mT
-        narrowed()
-        paired()
+        prepared()
         triton_noise.add_noise(output, narrow, fan_out, bias, spread, seed)
         return output, narrow, fan_in, fan_out, spread
     output = x @ weight.mT
@@ -68,9 +66,9 @@ def _linear(
     return output.add_(_shifted(noise, bias, spread)), narrow, fan_in, fan_out, spread
 
 
-def _beside_product(x: Tensor, lane: int = NOISE) -> AbstractContextManager[Callable[[], None]]:
+def _beside_product(x: Tensor) -> AbstractContextManager[Callable[[], None]]:
     """For noise, on the processors that a product by matrix units leaves free; one in full precision needs them."""
-    return beside(lane) if by_matrix_units(x) else in_turn()
+    return beside(NOISE) if by_matrix_units(x) else in_turn()
 
 
 def _std(narrow: Tensor, fan_out_pairs: Tensor) -> Tensor:

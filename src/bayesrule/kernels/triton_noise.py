@@ -98,23 +98,10 @@ def _prepare_kernel(
 
 
 @kernel
-def _padded_pairs(logs, at, ok, K: tl.constexpr):
-    """The same for some rows, each pair a column of its own, and zeros beyond them."""
-    p = tl.arange(0, PADDED)[None, :]
-    pairs = tl.zeros((at.shape[0], PADDED), tl.float32)
-    for by in tl.static_range(K):
-        for a in tl.static_range(K - by):
-            product = tl.exp(tl.load(logs + at * K + a, ok, 0.0) + tl.load(logs + at * K + a + by, ok, 0.0))
-            pairs = tl.where(p == by * K - by * (by - 1) // 2 + a, product[:, None], pairs)
-    return pairs
-
-
-@kernel
 def _narrow_kernel(
-    x, logs, out, b, m, per_split,
-    K: tl.constexpr, P: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """``t = x² UU``, over one split of the columns of x, with pairs of its own making: it waits for no other kernel."""
+    x, pairs, out, b, m, per_split, P: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr
+):
+    """``t = x² UU``, over one split of the columns of x."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     p = tl.arange(0, PADDED)
     total = tl.zeros((ROWS, PADDED), tl.float32)
@@ -123,7 +110,8 @@ def _narrow_kernel(
         columns = tl.arange(0, BLOCK) + first
         ok = (rows[:, None] < b) & (columns[None, :] < m)
         tile = tl.load(x + rows[:, None].to(tl.int64) * m + columns[None, :], ok, 0.0).to(tl.float32)
-        total += tl.dot(tile * tile, _padded_pairs(logs, columns, columns < m, K), input_precision=PRECISION)
+        factor = tl.load(pairs + p[None, :] * m + columns[:, None], (p[None, :] < P) & (columns[:, None] < m), 0.0)
+        total += tl.dot(tile * tile, factor, input_precision=PRECISION)
     place = (tl.program_id(1) * b + rows[:, None]) * P + p[None, :]
     tl.store(out + place, total, (rows[:, None] < b) & (p[None, :] < P))
 
@@ -194,18 +182,17 @@ def prepare(
     return *pairs, spread
 
 
-def narrow_columns(x: Tensor, fan_in_logs: Tensor) -> Tensor:
-    """``x² UU``, the products of the columns of U in pairs, from log U."""
-    (b, m), rank = x.shape, fan_in_logs.shape[1]
-    count = rank * (rank + 1) // 2
+def narrow_columns(x: Tensor, fan_in_pairs: Tensor) -> Tensor:
+    """``x² UU``, of pairs as rows of float32."""
+    (b, m), count = x.shape, fan_in_pairs.shape[0]
     blocks = triton.cdiv(b, NARROW_ROWS)
     splits, pieces = 1, triton.cdiv(m, NARROW_BLOCK)
     if pieces > FEW_PIECES and blocks < ENOUGH_PROGRAMS:
         splits, pieces = splits_of(blocks, pieces)
     narrow = x.new_empty(splits, b, count, dtype=torch.float32)
     _narrow_kernel[(blocks, splits)](
-        x, fan_in_logs, narrow, b, m, pieces * NARROW_BLOCK,
-        K=rank, P=count, ROWS=NARROW_ROWS, BLOCK=NARROW_BLOCK, **settings(x),
+        x, fan_in_pairs, narrow, b, m, pieces * NARROW_BLOCK,
+        P=count, ROWS=NARROW_ROWS, BLOCK=NARROW_BLOCK, **settings(x),
     )  # fmt: skip
     return narrow.sum(0) if splits > 1 else narrow[0]
 
