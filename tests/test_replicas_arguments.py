@@ -186,6 +186,8 @@ def test_spreads_are_those_of_each_alone(dtype: torch.dtype) -> None:
         torch.testing.assert_close(predicted.mean[number], alone.mean, rtol=tolerance["rtol"], atol=1e-6)
         torch.testing.assert_close(predicted.epistemic_std[number], alone.epistemic_std, **tolerance)
         torch.testing.assert_close(predicted.std[number], alone.std, **tolerance)
+    with pytest.raises(InvalidArgument, match=r"There are 3 replicas, the first is 0. Got: 3"):
+        predicted.of(3)
 
 
 def test_divergence_is_told() -> None:

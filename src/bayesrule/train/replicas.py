@@ -272,6 +272,9 @@ class ReplicaPredictive:
 
     def of(self, replica: int) -> Predictive:
         """One replica's, as `br.predict` would return it."""
+        count = self.outputs.shape[1]
+        if not -count <= replica < count:
+            raise InvalidArgument(f"There are {count} replicas, the first is 0", got=replica)
         likelihood = GaussianGammaNoise(*(each[replica].reshape(()) for each in (self.noise.shape, self.noise.rate)))
         return Predictive(self.outputs[:, replica], likelihood)
 
