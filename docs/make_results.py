@@ -33,6 +33,7 @@ TITLES = {
     "blr/uncertainty/cifar-10": "Posteriors held by optimizers, and their rivals, on CIFAR-10",
     "blr/binary/cifar-10": "Binary networks on CIFAR-10",
     "nng/table1/cpu": "Noisy natural gradient, Table 1 on one CPU thread, Boston",
+    "nng/cifar10/cpu": "Noisy natural gradient on CIFAR-10 at equal time, a small network on one CPU thread",
     "nng/conventions/noisy-adam": "Noisy natural gradient: noisy Adam's guard on the step, on validation rows",
     "bench/cuda": "Speed and memory on a GPU, beside other libraries",
 }
