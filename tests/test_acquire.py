@@ -220,6 +220,8 @@ def test_sizes_must_fit(sizes: dict[str, int]) -> None:
         active_learning(Exact(), *problem(), **{"labelled": 6, "test": 30, "additions": 1, **sizes})
     with pytest.raises(br.errors.ShapeMismatch):
         active_learning(Exact(), problem()[0], problem()[1][:, 0])
+    with pytest.raises(br.errors.InvalidArgument, match=r"Got: ndarray. Give torch.as_tensor\(y\)"):
+        inspect.unwrap(active_learning)(Exact(), problem()[0], problem()[1].numpy())
 
 
 def test_a_learner_returns_a_function_to_predictions() -> None:

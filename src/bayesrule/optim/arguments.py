@@ -40,7 +40,7 @@ def check_laws(prior: object, likelihood: object) -> None:
 
 def check_numbers(n_data: object, lr: object, plain_lr: object, kl_weight: object, noise_lr: object = 0.0) -> None:
     """Refuse sizes and step sizes that are none."""
-    if not isinstance(n_data, int) or n_data < 1:
+    if not isinstance(n_data, int) or isinstance(n_data, bool) or n_data < 1:
         raise InvalidArgument(
             "n_data is the number of training examples, a whole number", got=repr(n_data),
             remedy="Give len(train_dataset), not the number of batches.",

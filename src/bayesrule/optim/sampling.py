@@ -163,6 +163,12 @@ class SamplingHolder(DrawingHolder):
     def _receive(self, tapped: dict[str, Tapped]) -> None:
         """The curvature of one pass, group by group."""
         examples = next((each.examples for each in tapped.values()), 0)
+        if examples > self.n_data:
+            warnings.warn(
+                f"A batch has {examples} examples, and n_data, the number of all training examples, is {self.n_data}: "
+                "the posterior will be too wide. Give len(train_dataset), not the number of batches.",
+                stacklevel=2,
+            )
         with self._full_precision():
             self._add(self._curvatures(tapped), tapped, examples)
 

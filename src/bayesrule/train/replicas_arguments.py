@@ -25,7 +25,7 @@ def check_kinds(x: object, y: object, rule: object, hidden: object, seeds: objec
     """Refuse what is of the wrong kind."""
     for name, value in (("x", x), ("y", y)):
         if not isinstance(value, Tensor):
-            raise InvalidArgument(f"{name} is one tensor for all replicas", got=type(value).__name__)
+            raise _no_tensor(name, value)
     if not isinstance(rule, Rule):
         raise InvalidArgument(
             "rule is the algorithm of the replicas", got=repr(rule),
@@ -70,10 +70,17 @@ def check_data(x: Tensor, y: Tensor, seeds: Collection[int]) -> None:
             )
 
 
+def _no_tensor(name: str, value: object) -> InvalidArgument:
+    return InvalidArgument(
+        f"{name} is one tensor for all replicas", got=type(value).__name__,
+        remedy=f"Give torch.as_tensor({name}), or torch.stack of each replica's own.",
+    )  # fmt: skip
+
+
 def check_inputs(x: Any, replicas: int, features: int) -> None:
     """Refuse inputs for a prediction that are not each replica's own."""
     if not isinstance(x, Tensor):
-        raise InvalidArgument("x is one tensor for all replicas", got=type(x).__name__)
+        raise _no_tensor("x", x)
     if x.ndim != 3 or len(x) != replicas or x.shape[2] != features:
         shared = x.shape[-1:] == (features,) and (x.ndim == 2 or (x.ndim == 3 and len(x) == 1))
         raise ShapeMismatch(
