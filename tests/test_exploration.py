@@ -129,7 +129,7 @@ def test_a_model_depends_on_its_seed_alone(kind: type[DynamicsModel]) -> None:
     def gains(noise: int) -> Tensor:
         torch.manual_seed(noise)
         model = kind(3, 2, iterations=5, seed=4)
-        model.observe(*transitions(50, 0))
+        model.observe(*transitions(120, 0))
         model.fit()
         return model.observe(*transitions(20, 1))
 

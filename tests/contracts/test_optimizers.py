@@ -103,7 +103,7 @@ def test_the_block_tridiagonal_posterior_is_its_dense_matrix_on_three_layers() -
     """Moments by autograd, then the chain of conditionals written out   [ERRATA, NNG 4]."""
     net = network(3, 4, 2, 2)
     x, y = regression(60)
-    optimizer = make(NoisyBlockTridiagonal, net, likelihood=None, beta=1.0, lr=0.0)
+    optimizer = make(NoisyBlockTridiagonal, net, n_data=60, likelihood=None, beta=1.0, lr=0.0)
     step(optimizer, lambda: 0.5 * (net(x) - y).square().sum(-1).mean(), noise=silent)
 
     inputs, outputs, value = [], [], x
@@ -118,7 +118,7 @@ def test_the_block_tridiagonal_posterior_is_its_dense_matrix_on_three_layers() -
     (0.5 * (value - y).square().sum()).backward()
     gradients = [output.grad.numpy() for output in outputs]
 
-    root = np.sqrt(1 / (50 * 0.8**2))
+    root = np.sqrt(1 / (60 * 0.8**2))
     blocks = []
     for a, g in zip(inputs, gradients, strict=True):
         a, g = a.T @ a / 60, g.T @ g / 60
@@ -134,4 +134,4 @@ def test_the_block_tridiagonal_posterior_is_its_dense_matrix_on_three_layers() -
         xi[spans[this], spans[following]] = -psi
         middle[spans[this], spans[this]] = np.linalg.inv(blocks[this] - psi @ blocks[following] @ psi.T)
     (posterior,) = br.posteriors(optimizer).values()
-    np.testing.assert_allclose(posterior.covariance.dense(), xi.T @ middle @ xi / 50, rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(posterior.covariance.dense(), xi.T @ middle @ xi / 60, rtol=1e-8, atol=1e-12)
