@@ -36,8 +36,6 @@ GRIDS: dict[str, dict[str, list[float]]] = {
     "noisy-kfac": {"kl_weight": [0.01, 1e-3], "lr": [1e-3, 3e-3, 1e-2]},
 }
 POSTERIOR = {"prior_std": 0.1, "plain_lr": 3e-3}
-"""Of both posteriors. The diagonal one also starts from an even average of squares (``warm_up``): while one grows
-from zero, weights are drawn from almost the prior, and little is learned."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "sgd": {"momentum": 0.9, "nesterov": True},
     "adam": {},
@@ -46,6 +44,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
         **POSTERIOR, "T_stats": 20, "T_inv": 100, "beta": 0.05, "momentum": 0.9, "extra_damping": 1e-3,
     },
 }  # fmt: skip
+"""Noisy Adam starts from an even average of squares: while one grows from zero, weights are drawn from almost the
+prior, and little is learned. Noisy K-FAC does so by default."""
 
 
 def preset(
