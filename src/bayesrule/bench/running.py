@@ -27,8 +27,9 @@ from bayesrule.timing import Times, Turn, interleaved, seconds, synchronize, wal
 MIB = 2**20
 WARM_UP = 2
 PREDICT_ROUNDS = 3
-LEAST_STEPS = 2
-"""Of a turn: a step that follows its own kind, as in training, counts as much as one that follows another method's."""
+LEAST_STEPS, RECORDED_STEPS = 2, 10
+"""Of a turn: a step that follows its own kind, as in training, counts as much as one that follows another method's.
+Recorded steps are started ahead, and no training waits for each of them to end."""
 LONGEST = 200
 """Characters of an error that are kept."""
 Told = Callable[[str, int, int], None]
@@ -74,7 +75,8 @@ def steps(known: Model, batch: int, mode: Mode, names: Sequence[str], request: R
         except Exception as error:  # other libraries raise anything, and so does a device without memory
             skipped.append(_refusal(name, error))
             del contenders[name], values[name]
-    turns = {name: Turn(each.step, max(each.period, LEAST_STEPS))
+    least = RECORDED_STEPS if mode.captured else LEAST_STEPS
+    turns = {name: Turn(each.step, max(each.period, least))
              for name, (_, each) in contenders.items() if each.step is not None}  # fmt: skip
     times = interleaved(turns, wall_clock(torch.device(request.device)), rounds=request.rounds, budget=request.seconds)
     _compare(values, times, request, "step")

@@ -16,7 +16,8 @@ FEW_PAIRS = 3
 """Of rank 2: so few are summed one by one, which spares a matrix unit's rearrangements."""
 GRADIENT_PROGRAMS = 1024
 """About how many a launch should have: more than in the forward pass, whose programs are larger."""
-INPUT_ROWS, INPUT_BLOCK = 32, 64
+INPUT_ROWS, INPUT_BYTES = 64, 128
+"""Of a tile: one line of the cache from each row."""
 
 
 @kernel
@@ -100,14 +101,15 @@ def _many_inputs_kernel(
 def fan_in_gradient(x: Tensor, of_narrow: Tensor, pairs: Tensor, of_x: Tensor | None) -> Tensor:
     """``(x²)ᵀ h VV`` as partial sums of shape (splits of rows, pairs, fan-in); adds to ``of_x``, if that is wanted."""
     (b, m), (strips, count, _) = x.shape, of_narrow.shape
-    blocks = triton.cdiv(m, INPUT_BLOCK)
+    block = INPUT_BYTES // x.element_size()
+    blocks = triton.cdiv(m, block)
     splits, pieces = splits_of(blocks, triton.cdiv(b, INPUT_ROWS), GRADIENT_PROGRAMS)
     of_pairs = of_narrow.new_empty(splits, count, m)
     few = count <= FEW_PAIRS
     chosen = _few_inputs_kernel if few else _many_inputs_kernel
     chosen[(blocks, splits)](
         x, of_narrow, pairs, x if of_x is None else of_x, of_pairs, b, m,
-        pieces * INPUT_ROWS, P=count, ROWS=INPUT_ROWS, BLOCK=INPUT_BLOCK, WITH_X=of_x is not None,
+        pieces * INPUT_ROWS, P=count, ROWS=INPUT_ROWS, BLOCK=block, WITH_X=of_x is not None,
         **({"STRIPS": strips} if few else settings(x)),
     )  # fmt: skip
     return of_pairs
