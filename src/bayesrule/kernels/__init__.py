@@ -3,6 +3,7 @@
 from bayesrule.kernels.diagonal_layer import diagonal_output
 from bayesrule.kernels.divergence import diagonal_divergence, has_fused_divergence, ktied_divergence
 from bayesrule.kernels.ktied_layer import ktied_output
+from bayesrule.kernels.ktied_weight import ktied_weight
 from bayesrule.kernels.linear_operator import Bias, BiasLaw
 from bayesrule.kernels.pairs import pair_products
 from bayesrule.kernels.scaled_noise import scaled_normals
@@ -20,6 +21,7 @@ __all__ = [
     "has_fused_divergence",
     "ktied_divergence",
     "ktied_output",
+    "ktied_weight",
     "pair_products",
     "scaled_normals",
     "seeded_dtype",

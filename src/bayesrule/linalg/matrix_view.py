@@ -74,6 +74,8 @@ class MatrixView:
     def weight(self, matrix: Tensor) -> Tensor:
         """The weight in its own layout: the inverse of `matrix`."""
         batch = self._batch(matrix, (self.fan_in, self.fan_out))
+        if self.is_transposed_matrix:
+            return matrix.mT
         rest = [size for axis, size in enumerate(self.shape) if axis != self.fan_out_axis]
         rest[0] //= self.groups
         columns = self.fan_out // self.groups

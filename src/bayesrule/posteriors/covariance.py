@@ -86,11 +86,15 @@ class CovarianceOperator(ABC):
         fan_in, fan_out = self.event_shape
         return mean_field_projection(fan_in, fan_out, contraction, x)
 
+    def fused_draw(self, stored: StoredParameters, noise: Tensor) -> Tensor | None:
+        """``mean + sqrt_matmul(ε)`` by code for just this case; None where there is none."""
+        return None
+
     def fused_output(
         self, mean: Tensor, stored: StoredParameters | None, contraction: Contraction, x: Tensor, noise: NoiseSource,
         bias: BiasLaw | None = None,
     ) -> Tensor | None:  # fmt: skip
-        """``op(x, mean)``, the noise of `project` and a bias, by code for just this case; None where there is none."""
+        """``op(x, mean)``, the noise of `project` and a bias, likewise."""
         return None
 
     def fused_divergence(

@@ -62,7 +62,8 @@ class GaussianPosterior(Posterior):
 
     def from_noise(self, noise: Tensor) -> Tensor:
         """``mean + R ε``."""
-        return self.mean + self.covariance.sqrt_matmul(noise)
+        fused = None if self.stored is None else self.covariance.fused_draw(self.stored, noise)
+        return self.mean + self.covariance.sqrt_matmul(noise) if fused is None else fused
 
     def log_prob(self, value: Tensor) -> Tensor:
         """``−½[(w−m)ᵀΣ⁻¹(w−m) + log det Σ + d log 2π]``."""

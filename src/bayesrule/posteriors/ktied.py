@@ -17,6 +17,7 @@ from bayesrule.kernels import (
     has_fused_divergence,
     ktied_divergence,
     ktied_output,
+    ktied_weight,
     pair_products,
     sum_log_product,
 )
@@ -92,6 +93,10 @@ class KTiedCovariance(GivenByLogarithms, IndependentCovariance):
     @property
     def _factor_entries(self) -> int:
         return self.shape_of("fan_in_factor").numel() + self.shape_of("fan_out_factor").numel()
+
+    def fused_draw(self, stored: StoredParameters, noise: Tensor) -> Tensor | None:
+        """For one draw of one matrix."""
+        return ktied_weight(stored, noise)
 
     def fused_output(
         self, mean: Tensor, stored: StoredParameters | None, contraction: Contraction, x: Tensor, noise: NoiseSource,

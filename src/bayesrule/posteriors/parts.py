@@ -38,7 +38,8 @@ class Part:
         """Its piece of an event, in the parameter's own layout."""
         batch = piece.shape[: piece.ndim - event_dim]
         if isinstance(self.layout, MatrixView):
-            return self.layout.weight(piece.reshape(*batch, self.layout.fan_in, self.layout.fan_out))
+            matrix = piece if event_dim == 2 else piece.reshape(*batch, self.layout.fan_in, self.layout.fan_out)
+            return self.layout.weight(matrix)
         return piece.reshape(*batch, *self.shape)
 
 
@@ -60,5 +61,6 @@ def split_event(event: Tensor, parts: tuple[Part, ...], event_dim: int) -> dict[
             f"Parts {[part.name for part in parts]} take {sum(lengths)} of dimension {-event_dim}",
             got=tuple(event.shape),
         )
-    pieces = event.split(lengths, dim=-event_dim)
+    # The gradient of a split is a copy of everything.
+    pieces = event.split(lengths, dim=-event_dim) if len(parts) > 1 else (event,)
     return {part.name: part.restore(piece, event_dim) for part, piece in zip(parts, pieces, strict=True)}
