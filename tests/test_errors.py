@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from bayesrule import Auto, Flipout, LocalReparam, Mean, WeightSample
 from bayesrule.contractions import Augmented, Contraction, Conv, ConvTranspose, Embedding, Linear
-from bayesrule.errors import BayesruleError, InvalidArgument, ShapeMismatch, Unsupported
+from bayesrule.errors import BayesruleError, InvalidArgument, ShapeMismatch, Unsupported, check_tensors
 from bayesrule.estimators import Estimator
 from bayesrule.posteriors import (
     Diagonal,
@@ -20,6 +24,8 @@ from bayesrule.posteriors import (
     MatrixNormalDiagonal,
     Posterior,
 )
+from bayesrule.train.active_learning import active_learning
+from bayesrule.train.replicas import Replicas
 
 LINEAR = Linear.of(nn.Linear(4, 3))
 CONV = Conv.of(nn.Conv2d(4, 6, 3))
@@ -39,6 +45,26 @@ def parts(error: BayesruleError) -> tuple[str, str, str]:
     """What was wrong, what was got and the remedy; all three are in the message."""
     assert all(part in str(error) for part in (error.what, str(error.got), error.remedy))
     return error.what, str(error.got), error.remedy
+
+
+def test_arrays_in_place_of_tensors() -> None:
+    check_tensors({"x": torch.zeros(2), "y": torch.zeros(2)})
+    with pytest.raises(InvalidArgument) as error:
+        check_tensors({"x": torch.zeros(2), "y": np.zeros(2)}, "Or stack them.")
+    assert parts(error.value) == ("y must be one tensor", "ndarray", "Give torch.as_tensor(y). Or stack them.")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda y: inspect.unwrap(active_learning)(None, torch.zeros(2, 1), y),
+        lambda y: inspect.unwrap(Replicas.__init__)(object.__new__(Replicas), torch.zeros(1, 2, 1), y, seeds=[0]),
+    ],
+    ids=["active learning", "replicas"],
+)
+def test_arrays_are_refused_in_the_same_words(call: Callable[[object], object]) -> None:
+    with pytest.raises(InvalidArgument, match=r"must be one tensor\. Got: ndarray\. Give torch\.as_tensor"):
+        call(np.zeros((2, 1)))
 
 
 @every_estimator

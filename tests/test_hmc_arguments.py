@@ -76,7 +76,7 @@ def test_targets_are_columns_of_tensors() -> None:
         hmc(nn.Linear(2, 1), x, y[:, 0], **SHORT)
     with pytest.raises(ShapeMismatch, match="the same rows"):
         hmc(nn.Linear(2, 1), x, y[1:], **SHORT)
-    with pytest.raises(InvalidArgument, match="must be a tensor"):
+    with pytest.raises(InvalidArgument, match=r"x must be one tensor\. Got: list\. Give torch\.as_tensor"):
         inspect.unwrap(hmc)(nn.Linear(2, 1), x.tolist(), y, **SHORT)  # past the checks of types under test
 
 

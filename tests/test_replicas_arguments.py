@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from typing import Any
 
 import pytest
@@ -166,6 +167,11 @@ def test_predictions_are_at_each_replicas_own_rows() -> None:
             inspect.unwrap(Replicas.predict)(replicas, wrong)
     with pytest.raises(ShapeMismatch, match=r"x.expand\(2, -1, -1\)"):
         replicas.predict(x[:1])
+    for gap in (math.nan, math.inf):
+        broken = x.clone()
+        broken[1, 0, 2] = gap
+        with pytest.raises(InvalidArgument, match=r"x must be finite. Got: 1 entries that are not, in replicas \[1\]"):
+            replicas.predict(broken, samples=3)
     with pytest.raises(InvalidArgument, match="samples is a whole number from 1 on"):
         replicas.predict(x, samples=0)
     predicted = replicas.predict(x[:1].expand(2, -1, -1), samples=3)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from torch import Tensor
+
 
 class BayesruleError(Exception):
     """Base of every error the library raises on purpose.
@@ -29,3 +33,18 @@ class ShapeMismatch(InvalidArgument):
 
 class Unsupported(BayesruleError, NotImplementedError):  # noqa: N818, likewise
     """A structure has no (cheap) form of the operation asked for; the remedy names one that does."""
+
+
+def check_tensors(values: Mapping[str, object], hint: str = "") -> None:
+    """Refuse arrays, lists and tuples in place of tensors, by name.
+
+    Args:
+        values: What was given, by the names of the arguments.
+        hint: Added to the remedy.
+    """
+    for name, value in values.items():
+        if not isinstance(value, Tensor):
+            raise InvalidArgument(
+                f"{name} must be one tensor", got=type(value).__name__,
+                remedy=f"Give torch.as_tensor({name}). {hint}".rstrip(),
+            )  # fmt: skip

@@ -91,8 +91,13 @@ def test_outputs_that_cannot_be_read_are_refused() -> None:
         HeteroscedasticGaussian().sample(torch.randn(4, 3))
     with pytest.raises(ShapeMismatch, match="needs 1 outputs for each number"):
         Gaussian().moments(torch.tensor(1.0))
-    with pytest.raises(ShapeMismatch, match="Use Bernoulli"):
+    with pytest.raises(ShapeMismatch, match=r"Use br\.Bernoulli"):
         Categorical().log_prob(torch.randn(4, 1), torch.zeros(4, dtype=torch.int64))
+    one = torch.randn(4, 1)
+    for read in (Categorical().sample, Categorical().moments, lambda f: Categorical().predictive_moments(f[None])):
+        with pytest.raises(ShapeMismatch, match=r"two or more outputs. Got: outputs of shape .*br.Bernoulli\(\)"):
+            read(one)
+    assert Bernoulli().sample(one).shape == (4, 1)
 
 
 @pytest.mark.parametrize(

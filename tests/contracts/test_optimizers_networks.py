@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 import bayesrule as br
 from bayesrule.errors import InvalidArgument, Unsupported
 from bayesrule.optim import NoisyAdam, NoisyEKFAC, NoisyKFAC
-from optim_problems import EVERY, NAMES, OPTIMIZERS, make, network, regression, silent, step
+from optim_problems import BINARY, EVERY, NAMES, OPTIMIZERS, make, network, regression, silent, step
 
 every = pytest.mark.parametrize("kind", OPTIMIZERS, ids=NAMES)
 all_kinds = pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
@@ -102,6 +104,18 @@ def test_plain_parameters_follow_adam() -> None:
     torch.testing.assert_close(net[0].weight, twin[0].weight, rtol=1e-12, atol=1e-13)
     assert optimizer.plan["0.weight"].note == "listed in plain"
     assert optimizer.plan["2.weight"].rule == "NoisyKFAC"
+
+
+@pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
+def test_a_weight_that_is_plain_without_its_bias(kind) -> None:
+    """Binary optimizers leave all biases to Adam; in others the bias goes on having a posterior."""
+    told = r"'0.weight' is in plain, but '0.bias' of the same layer is not, .* of its own. .*'0.bias'.* or '0'"
+    with nullcontext() if kind in BINARY else pytest.warns(UserWarning, match=told):
+        optimizer = make(kind, network(3, 4, 2), plain=["0.weight"])
+    if kind not in BINARY:
+        assert optimizer.plan["0.bias"].rule == kind.__name__
+    for plain in (["0"], ["0.weight", "0.bias"], ["0.bias"]):
+        make(kind, network(3, 4, 2), plain=plain)
 
 
 def test_grouped_convolutions_are_refused_or_plain() -> None:

@@ -89,6 +89,23 @@ def test_a_resumed_run_is_the_same_bit_for_bit(kind, tmp_path) -> None:
 
 
 @all_kinds
+def test_a_state_between_a_block_and_its_step_says_what_it_lacks(kind) -> None:
+    optimizer = make(kind)
+    for _ in range(2):
+        with optimizer.sampled_params():
+            loss_of(optimizer).backward()
+    with pytest.warns(UserWarning, match=r"without the gradients and curvatures of 2 blocks .* after step\(\)"):
+        state = optimizer.state_dict()
+    make(kind).load_state_dict(state)
+    optimizer.step()
+    optimizer.state_dict()
+    with optimizer.sampled_params():
+        loss_of(optimizer).backward()
+    optimizer.zero_grad()
+    assert optimizer.state_dict()["posterior"]["steps"] == 1
+
+
+@all_kinds
 def test_a_foreign_state_is_refused(kind) -> None:
     optimizer = make(kind)
     with pytest.raises(InvalidArgument, match="not the state of"):

@@ -132,7 +132,7 @@ def test_verbs_take_a_compiled_model(tmp_path) -> None:
         ({"hidden": (8.5,)}, "hidden is a sequence"),
         ({"hidden": (0,)}, "at least one unit"),
         ({"seeds": 2}, r"seeds is a sequence.*Write seeds=\(2,\)"),
-        ({"x": [[1.0]]}, "x is one tensor"),
+        ({"x": [[1.0]]}, "x must be one tensor"),
     ],
 )
 def test_replicas_name_what_they_take(given: dict[str, object], message: str) -> None:

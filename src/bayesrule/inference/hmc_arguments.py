@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bayesrule.errors import InvalidArgument, ShapeMismatch, Unsupported
+from bayesrule.errors import InvalidArgument, ShapeMismatch, Unsupported, check_tensors
 from bayesrule.likelihoods import Gaussian, GaussianGammaNoise, Likelihood
 
 ACTIVATIONS: dict[type[nn.Module], str] = {
@@ -70,11 +70,7 @@ def check_chains(chains: Any, warmup: Any, draws: Any, target_acceptance: Any, m
 
 
 def _check_data(x: Any, y: Any) -> None:
-    for name, value in (("x", x), ("y", y)):
-        if not isinstance(value, Tensor):
-            raise InvalidArgument(
-                f"{name} must be a tensor", got=type(value).__name__, remedy=f"Give torch.as_tensor({name})."
-            )
+    check_tensors({"x": x, "y": y})
     if x.ndim != 2 or y.ndim != 2 or len(x) != len(y) or not len(x):
         raise ShapeMismatch(
             "Inputs and targets are (rows, …), of the same rows", got=f"{tuple(x.shape)} and {tuple(y.shape)}",

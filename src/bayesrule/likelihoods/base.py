@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from bayesrule.errors import InvalidArgument, ShapeMismatch
+from bayesrule.errors import InvalidArgument, ShapeMismatch, check_tensors
 from bayesrule.likelihoods.moments import Moments, PredictiveMoments
 from bayesrule.likelihoods.support import Support
 from bayesrule.random import FromGenerator, NoiseSource
@@ -159,11 +159,7 @@ class Likelihood(nn.Module, ABC):
         return targets.ndim - len(self.support.event_shape(self._target_dim(outputs)))
 
     def _prepare(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        for name, value in (("outputs", outputs), ("targets", targets)):
-            if not isinstance(value, Tensor):
-                raise InvalidArgument(
-                    f"{name} must be a torch tensor", got=type(value).__name__, remedy="Convert it by torch.as_tensor."
-                )
+        check_tensors({"outputs": outputs, "targets": targets})
         outputs = self._lifted(outputs)
         leading, size = tuple(outputs.shape[:-1]), self._target_dim(outputs)
         return outputs, self.support.prepare(targets, leading, size, outputs.dtype)
@@ -179,6 +175,7 @@ class Likelihood(nn.Module, ABC):
                 got=f"outputs of shape {tuple(outputs.shape)}",
                 remedy="Size the network's last layer by likelihood.output_size(target_dim).",
             )
+        self.support.check_outputs(tuple(outputs.shape))
         return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
 
 

@@ -69,7 +69,7 @@ class GaussianMixture(PointLikelihood):
     ) -> Float[Tensor, "*leading target"]:
         """``m_k + s_k ε``, the component ``k`` by a uniform number."""
         log_weights, means, stds = self.mixture(outputs)
-        chosen: Int64[Tensor, "*leading target"] = Categorical().sample(log_weights, noise)
+        chosen: Int64[Tensor, "*leading target"] = Categorical()._sample(log_weights, noise)  # of one component too
         mean, std = (torch.gather(each, -1, chosen.unsqueeze(-1)).squeeze(-1) for each in (means, stds))
         return mean + std * noise(tuple(mean.shape), "normal", mean)
 

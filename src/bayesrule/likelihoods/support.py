@@ -43,6 +43,9 @@ class Support(ABC):
     def describe(self, size: int) -> str:
         """The possible values, in words."""
 
+    def check_outputs(self, shape: tuple[int, ...]) -> None:  # noqa: B027, most have nothing to refuse
+        """Refuse outputs that are too few to speak of any target."""
+
     @final
     def prepare(self, targets: Tensor, leading: tuple[int, ...], size: int, dtype: torch.dtype) -> Tensor:
         """Targets of shape (the last few of ``leading``, event), converted and checked."""
@@ -107,13 +110,16 @@ class ClassIndices(Support):
 
     def event_shape(self, size: int) -> tuple[int, ...]:
         """``()``: an index has no dimension of its own."""
-        if size < 2:
+        return ()
+
+    def check_outputs(self, shape: tuple[int, ...]) -> None:
+        """Refuse a single class, whose probability is always 1."""
+        if shape[-1] < 2:
             raise ShapeMismatch(
                 "classes need two or more outputs",
-                got=f"{size} in the last dimension",
-                remedy="Use Bernoulli for one logit per yes-or-no target.",
+                got=f"outputs of shape {shape}: of a single class the probability is always 1",
+                remedy="Use br.Bernoulli() for two classes by one logit.",
             )
-        return ()
 
     def convert(self, targets: Tensor, dtype: torch.dtype) -> Tensor:
         """To int64, from int32 or int64 only: a float here is a probability or a measurement, not a class."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bayesrule.errors import InvalidArgument, ShapeMismatch
+from bayesrule.errors import InvalidArgument, ShapeMismatch, check_tensors
 from bayesrule.likelihoods import Likelihood
 from bayesrule.nn.annealing import Annealing, Constant
 from bayesrule.nn.bayesian_module import BayesianModule, kl, need_bayesian, uncompiled
@@ -116,12 +116,7 @@ class NegativeELBO:
 
 def _check_batch(outputs: Tensor, targets: Tensor) -> None:
     """A model's outputs have no dimension of draws, so targets must match them example by example."""
-    for name, value in (("outputs", outputs), ("targets", targets)):
-        if not isinstance(value, Tensor):
-            raise InvalidArgument(
-                f"The {name} of a batch must be one tensor", got=type(value).__name__,
-                remedy="Pick the tensor your network returns, or convert by torch.as_tensor.",
-            )  # fmt: skip
+    check_tensors({"outputs": outputs, "targets": targets}, "Of several that a network returns, pick one.")
     if targets.ndim not in (outputs.ndim - 1, outputs.ndim):
         raise ShapeMismatch(
             "Every row of outputs needs its own target",

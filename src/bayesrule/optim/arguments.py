@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Collection, Mapping
 from numbers import Integral, Real
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bayesrule.curvature import Layer
 from bayesrule.data.names import nearest
 from bayesrule.errors import InvalidArgument
 from bayesrule.likelihoods import Likelihood
@@ -76,6 +78,34 @@ def check_trainable(drawn: Mapping[str, nn.Parameter]) -> None:
             remedy="Freeze them before the optimizer is made: they are then constants. Or name them in plain=(…), "
             "to have no posterior; or leave them trainable. To evaluate only, use torch.no_grad().",
         )  # fmt: skip
+
+
+def warn_of_biases(kind: type, base: type, model: nn.Module, layers: Collection[Layer], plain: Collection[str]) -> None:
+    """Say so where a weight is named in ``plain`` and its bias, which then has a posterior alone, is not.
+
+    Args:
+        kind: The optimizer.
+        base: Whose constructor asks.
+        model: The network.
+        layers: Those with a posterior.
+        plain: The user's.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for layer in layers:
+        weights = {path: names.get(id(model.get_submodule(path)._parameters["weight"])) for path in layer.modules}
+        named = {path: weight for path, weight in weights.items() if weight in plain}
+        if named:
+            (path, weight), bias = next(iter(named.items())), layer.name
+            warnings.warn(
+                f"{weight!r} is in plain, but {bias!r} of the same layer is not, and has a posterior of its own. To "
+                f"train both without one, put {bias!r} there too, or {path!r} for the whole layer.",
+                stacklevel=3 + constructors_above(kind, base),
+            )
+
+
+def constructors_above(kind: type, base: type) -> int:
+    """How many constructors lie between the user and a base's, which a warning's ``stacklevel`` must skip."""
+    return sum("__init__" in vars(each) for each in kind.__mro__[: kind.__mro__.index(base)])
 
 
 def check_known(kind: type, unknown: Collection[str], left_out: Collection[str]) -> None:

@@ -13,7 +13,7 @@ from bayesrule.contractions.batching import takes_batches
 from bayesrule.curvature import Found, find_layers, state_dtype
 from bayesrule.errors import InvalidArgument, Unsupported
 from bayesrule.likelihoods import Likelihood
-from bayesrule.optim.arguments import check_laws, check_network, check_numbers, check_seed
+from bayesrule.optim.arguments import check_laws, check_network, check_numbers, check_seed, warn_of_biases
 from bayesrule.optim.buffers import buffered, counted
 from bayesrule.optim.capture import Capture, recorder
 from bayesrule.optim.divergence import divergence
@@ -27,6 +27,7 @@ from bayesrule.optim.rule import Rule
 from bayesrule.optim.saved_state import (
     check_options,
     check_saved,
+    check_shapes,
     check_tensors,
     fitted,
     own_generator,
@@ -74,6 +75,7 @@ class PosteriorHolder(torch.optim.Optimizer):
                 got=f"parameters {list(found.others)[:5]}",
                 remedy="Give the plain network (not a converted one), with parameters that ask for gradients.",
             )
+        warn_of_biases(type(self), PosteriorHolder, model, found.layers, plain)
         self.model, self.rule, self.likelihood = model, rule, likelihood
         self.n_data, self.kl_weight = n_data, kl_weight
         self.steps, self.skipped_steps = 0, 0
@@ -213,6 +215,7 @@ class PosteriorHolder(torch.optim.Optimizer):
             **super().state_dict(),
             "posterior": {
                 "optimizer": type(self).__name__,
+                "shapes": self._shapes(),
                 "n_data": self.n_data,
                 "steps": self.steps,
                 "skipped_steps": self.skipped_steps,
@@ -234,6 +237,7 @@ class PosteriorHolder(torch.optim.Optimizer):
         """
         kind = type(self).__name__
         check_saved(state_dict, kind, self.states, self.plain_states, self.n_data)
+        check_shapes(state_dict["posterior"], kind, self._shapes())
         check_options(state_dict, self.param_groups, ("lr", *self._rule_options))
         saved = state_dict["posterior"]
         states = fitted(kind, {name: counted(state) for name, state in self.states.items()}, saved["groups"])
@@ -290,6 +294,9 @@ class PosteriorHolder(torch.optim.Optimizer):
         named = {name: p for name, p in self.model.named_parameters() if name not in found.frozen}
         own = {} if self.likelihood is None else dict(self.likelihood.named_parameters())
         return {**named, **{f"{PLAIN_PREFIX}{name}": p for name, p in own.items() if p.requires_grad}}
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(parameter.shape) for name, parameter in self.trained.items()}
 
     def _posterior_names(self) -> dict[str, str]:
         return {part.name: group.name for group in self.groups.values() for part in group.parts}

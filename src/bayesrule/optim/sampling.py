@@ -24,7 +24,7 @@ from bayesrule.curvature import (
 )
 from bayesrule.errors import InvalidArgument
 from bayesrule.likelihoods import GaussianGammaNoise
-from bayesrule.optim.arguments import check_trainable
+from bayesrule.optim.arguments import check_trainable, constructors_above
 from bayesrule.optim.capture import Capture, curvatures_moved_in, pass_moved_in
 from bayesrule.optim.drawing import DrawingHolder
 from bayesrule.optim.intervals import check_count, due
@@ -116,7 +116,25 @@ class SamplingHolder(DrawingHolder):
         if isinstance(self.likelihood, GaussianGammaNoise) and self._block is not None:
             squares = self.likelihood.squared_residuals(outputs.detach(), targets)
             self._block.add_residuals(Residuals(squares.sum(), squares.numel(), outputs.shape[-1]))
-        return self.likelihood.nll(outputs, targets)
+        loss = self.likelihood.nll(outputs, targets)
+        if self._block is not None and not self.rule.taps:  # else the pass itself tells how many examples it has
+            self._warn_of_large_batch(len(targets))
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a resumed run needs besides the network's own ``state_dict``: bit for bit, after a `step`.
+
+        Blocks that no step has used yet are not part of it, which is warned about.
+        """
+        state = super().state_dict()
+        if self._pending.blocks:
+            warnings.warn(
+                f"This state is without the gradients and curvatures of {self._pending.blocks} blocks since the last "
+                "step, but the noise they drew is used up: a run resumed from it goes on without them. Save after "
+                "step(), or after zero_grad(), which drops them.",
+                stacklevel=2,
+            )
+        return state
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear gradients; outside of `sampled_params` also the messages gathered since the last step."""
@@ -163,12 +181,6 @@ class SamplingHolder(DrawingHolder):
     def _receive(self, tapped: dict[str, Tapped]) -> None:
         """The curvature of one pass, group by group."""
         examples = next((each.examples for each in tapped.values()), 0)
-        if examples > self.n_data:
-            warnings.warn(
-                f"A batch has {examples} examples, and n_data, the number of all training examples, is {self.n_data}: "
-                "the posterior will be too wide. Give len(train_dataset), not the number of batches.",
-                stacklevel=2,
-            )
         with self._full_precision():
             self._add(self._curvatures(tapped), tapped, examples)
 
@@ -184,10 +196,19 @@ class SamplingHolder(DrawingHolder):
         return found
 
     def _add(self, curvatures: Mapping[str, Mapping[str, Tensor]], tapped: Collection[str], examples: int) -> None:
+        self._warn_of_large_batch(examples)
         if self._block is not None:
             self._block.tapped |= set(tapped)
             for name, curvature in curvatures.items():
                 self._block.add_curvature(name, curvature, examples)
+
+    def _warn_of_large_batch(self, examples: int) -> None:
+        if examples > self.n_data:
+            warnings.warn(
+                f"A batch has {examples} examples, and n_data, the number of all training examples, is {self.n_data}: "
+                "the posterior will be too wide. Give len(train_dataset), not the number of batches.",
+                stacklevel=3,
+            )
 
     @torch.no_grad()
     def _replay_pass(self, capture: Capture, layers: list[Layer], passed: Pass) -> None:
@@ -217,11 +238,10 @@ class SamplingHolder(DrawingHolder):
 
     def _checked_fisher(self, fisher: Fisher | None) -> Fisher:
         if fisher is None and self.likelihood is None and self.rule.taps:
-            above = type(self).__mro__[: type(self).__mro__.index(SamplingHolder)]
             warnings.warn(
                 f"{type(self).__name__} has no likelihood to sample targets from and uses the empirical Fisher of the "
                 'loss. Give likelihood=…, or fisher="empirical" to say that this is meant.',
-                stacklevel=3 + sum("__init__" in vars(kind) for kind in above),
+                stacklevel=3 + constructors_above(type(self), SamplingHolder),
             )
         fisher = fisher or ("sampled" if self.likelihood is not None else "empirical")
         if fisher not in get_args(Fisher):

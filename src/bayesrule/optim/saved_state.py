@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesrule.errors import InvalidArgument
+from bayesrule.errors import InvalidArgument, ShapeMismatch
 from bayesrule.optim.packing import unpack
 from bayesrule.random import keyed_generator
 
 KEPT = frozenset(("steps", "skipped_steps", "groups", "plain", "masters", "prior", "generators", "seed", "mirror",
                   "likelihood"))  # fmt: skip
 """What every saved state has."""
+AS_SAVED = "Make the optimizer with the network and arguments it was saved with. Nothing was loaded."
 
 
 def check_saved(state: Any, kind: str, groups: Collection[str], plain: Collection[str], n_data: int) -> None:
@@ -28,10 +29,7 @@ def check_saved(state: Any, kind: str, groups: Collection[str], plain: Collectio
         )  # fmt: skip
     if saved is None or not whole or set(saved["groups"]) != set(groups) or set(saved["plain"]) != set(plain):
         shown = sorted(saved["groups"]) if saved is not None and whole else type(state).__name__
-        raise InvalidArgument(
-            f"This is not the state of a {kind} of this network", got=shown,
-            remedy="Make the optimizer with the network and arguments it was saved with. Nothing was loaded.",
-        )  # fmt: skip
+        raise InvalidArgument(f"This is not the state of a {kind} of this network", got=shown, remedy=AS_SAVED)
     if saved.get("n_data", n_data) != n_data:
         raise InvalidArgument(
             f"The state was saved with n_data={saved['n_data']}, and this {kind} has n_data={n_data}",
@@ -40,16 +38,39 @@ def check_saved(state: Any, kind: str, groups: Collection[str], plain: Collectio
         )  # fmt: skip
 
 
+def check_shapes(saved: Mapping[str, Any], kind: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse the state of a network with other parameters: a joint posterior has but their number."""
+    there = saved.get("shapes", shapes)
+    if set(there) != set(shapes):
+        other = sorted(set(there) ^ set(shapes))
+        raise InvalidArgument(
+            f"This is not the state of a {kind} of this network: parameters have other names", got=other,
+            remedy=AS_SAVED,
+        )  # fmt: skip
+    for name, shape in shapes.items():
+        if tuple(there[name]) != shape:
+            raise ShapeMismatch(
+                f"The saved state of {name!r} does not fit that of this {kind}: the parameter has shape {shape} here",
+                got=f"one of {tuple(there[name])}", remedy=AS_SAVED,
+            )  # fmt: skip
+
+
 def fitted(kind: str, templates: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
     """What was saved, by the name of a group or parameter, in the templates' form; refused where it does not fit."""
     found = {}
     for name, template in templates.items():
+        if name not in saved:
+            raise InvalidArgument(
+                f"The saved state has no {name!r} in float32, which a {kind} keeps for a parameter in half precision",
+                got=sorted(saved),
+                remedy="Make the optimizer with a network of the same precision as the saved one. Nothing was loaded.",
+            )
         try:
             found[name] = unpack(template, saved[name])
         except InvalidArgument as error:
             raise type(error)(
                 f"The saved state of {name!r} does not fit that of this {kind}: {error.what}", got=error.got,
-                remedy="Make the optimizer with the network and arguments it was saved with. Nothing was loaded.",
+                remedy=AS_SAVED,
             ) from None  # fmt: skip
     return found
 

@@ -93,3 +93,6 @@ class STE(BinaryOptimizer):
         **options: Any,
     ) -> None:
         super().__init__(model, STERule(step, clip), n_data=n_data, lr=lr, **options)
+
+    def _warn_of_large_batch(self, examples: int) -> None:
+        """Not here: there is no posterior that could be too wide."""

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from bayesrule.errors import InvalidArgument, ShapeMismatch
+from bayesrule.errors import InvalidArgument, ShapeMismatch, check_tensors
 from bayesrule.metrics import rmse
 from bayesrule.predict import Predictive
 from bayesrule.random import keyed_generator
@@ -60,11 +60,7 @@ def active_learning(
         additions: Points added.
         seed: Of the shuffle, the trainings and a random choice. The shuffle does not depend on ``how``.
     """
-    for name, value in (("x", x), ("y", y)):
-        if not isinstance(value, Tensor):
-            raise InvalidArgument(
-                f"{name} is a tensor of all rows", got=type(value).__name__, remedy=f"Give torch.as_tensor({name})."
-            )
+    check_tensors({"x": x, "y": y})
     if y.ndim != 2 or len(y) != len(x):
         raise ShapeMismatch(f"Targets are ({len(x)}, targets)", got=tuple(y.shape))
     if labelled < 2 or test < 1 or additions < 0 or len(x) < labelled + test + max(additions, 1):

@@ -11,21 +11,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bayesrule.errors import InvalidArgument, ShapeMismatch
+from bayesrule.errors import InvalidArgument, ShapeMismatch, check_tensors
 from bayesrule.optim.rule import Rule
 from bayesrule.train.replicas_network import Start
 
 LARGEST = 20.0
 """Root mean square of a column that is not warned about."""
+OF_EACH = "Of each replica's own tensors, give torch.stack."
 Setting = float | Sequence[float] | Tensor
 """One number, or one for each replica."""
 
 
 def check_kinds(x: object, y: object, rule: object, hidden: object, seeds: object, start: object) -> None:
     """Refuse what is of the wrong kind."""
-    for name, value in (("x", x), ("y", y)):
-        if not isinstance(value, Tensor):
-            raise _no_tensor(name, value)
+    check_tensors({"x": x, "y": y}, OF_EACH)
     if not isinstance(rule, Rule):
         raise InvalidArgument(
             "rule is the algorithm of the replicas", got=repr(rule),
@@ -55,12 +54,7 @@ def check_data(x: Tensor, y: Tensor, seeds: Collection[int]) -> None:
     if x.dtype not in (torch.float32, torch.float64):
         raise InvalidArgument("x must be in single or double precision", got=x.dtype, remedy="Give x.float().")
     for name, value in (("x", x), ("y", y)):
-        broken = (~value.isfinite()).flatten(1).sum(1)
-        if bool(broken.any()):
-            raise InvalidArgument(
-                f"{name} must be finite", got=f"{int(broken.sum())} entries that are not, {_replicas(broken > 0)}",
-                remedy="Leave out the rows with gaps, or fill them; a constant column standardised has no numbers.",
-            )  # fmt: skip
+        _check_finite(name, value)
         size = float(value.double().square().mean(1).sqrt().max())
         if size > LARGEST:
             warnings.warn(
@@ -70,23 +64,25 @@ def check_data(x: Tensor, y: Tensor, seeds: Collection[int]) -> None:
             )
 
 
-def _no_tensor(name: str, value: object) -> InvalidArgument:
-    return InvalidArgument(
-        f"{name} is one tensor for all replicas", got=type(value).__name__,
-        remedy=f"Give torch.as_tensor({name}), or torch.stack of each replica's own.",
-    )  # fmt: skip
+def _check_finite(name: str, value: Tensor) -> None:
+    broken = (~value.isfinite()).flatten(1).sum(1)
+    if bool(broken.any()):
+        raise InvalidArgument(
+            f"{name} must be finite", got=f"{int(broken.sum())} entries that are not, {_replicas(broken > 0)}",
+            remedy="Leave out the rows with gaps, or fill them; a constant column standardised has no numbers.",
+        )  # fmt: skip
 
 
 def check_inputs(x: Any, replicas: int, features: int) -> None:
-    """Refuse inputs for a prediction that are not each replica's own."""
-    if not isinstance(x, Tensor):
-        raise _no_tensor("x", x)
+    """Refuse inputs for a prediction that are not each replica's own, or not finite."""
+    check_tensors({"x": x}, OF_EACH)
     if x.ndim != 3 or len(x) != replicas or x.shape[2] != features:
         shared = x.shape[-1:] == (features,) and (x.ndim == 2 or (x.ndim == 3 and len(x) == 1))
         raise ShapeMismatch(
             f"Inputs are ({replicas}, rows, {features}): rows of its own for each replica", got=tuple(x.shape),
             remedy=f"For the same rows in all of them, give x.expand({replicas}, -1, -1)." if shared else "",
         )  # fmt: skip
+    _check_finite("x", x)
 
 
 def check_targets(y: Tensor, outputs: Tensor) -> None:
