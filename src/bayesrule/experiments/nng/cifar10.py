@@ -183,7 +183,7 @@ CIFAR10 = Experiment(
     title="Noisy natural gradient on CIFAR-10 at equal time",
     presets={
         "smoke": preset(0.4, 0.1, width=4, batch=16, samples=2, points=2, synthetic=240, candidates=2),
-        "quick": preset(45, 10, width=8, batch=128, samples=5, points=3, candidates=3),
+        "quick": preset(40, 8, width=8, batch=128, samples=5, points=2, candidates=3),
         "paper": preset(25, 5, width=64, batch=256, samples=20, points=6),
     },
     methods=METHODS,
