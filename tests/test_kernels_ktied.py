@@ -200,6 +200,23 @@ def test_the_two_gradients_of_a_mean_meet_however_they_are_taken(order: str) -> 
     assert_all_close([mean.grad], [want])
 
 
+def test_the_kls_of_layers_in_two_precisions() -> None:
+    """One node for each, whose sum is in the higher one."""
+    nets = [nn.Sequential(nn.Linear(9, 12).float(), nn.Linear(12, 4).double()) for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    models = []
+    for net, prior in zip(nets, (br.Normal(0.5), Subtle(0.5)), strict=True):
+        torch.manual_seed(1)
+        models.append(br.bayesianize(net, br.KTied(2), prior, br.LocalReparam()))
+    kls = [br.kl(model) for model in models]
+    assert kls[0].dtype == kls[1].dtype == torch.float64
+    torch.testing.assert_close(kls[0], kls[1], rtol=1e-6, atol=0)
+    found = (torch.autograd.grad(kl, list(model.parameters())) for kl, model in zip(kls, models, strict=True))
+    for mine, general in zip(*found, strict=True):
+        assert mine.dtype == general.dtype
+        torch.testing.assert_close(mine, general, rtol=1e-5, atol=1e-6)
+
+
 def test_gradients_of_gradients_pass_through_the_tap() -> None:
     bnn, x = tied_model()
     parameters = list(bnn.parameters())

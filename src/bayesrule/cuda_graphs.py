@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,8 +102,7 @@ def this_moment() -> Moment | None:
     return Moment(_open[-1], torch.cuda.current_stream().record_event()) if _open else None
 
 
-@contextmanager
-def beside(lane: int, since: Moment | None = None) -> Iterator[Callable[[], None]]:
+def beside(lane: int, since: Moment | None = None) -> AbstractContextManager[Callable[[], None]]:
     """Work that a recorded graph may do on a lane while it goes on with what follows; in turn outside of a recording.
 
     What it yields has to be called before anything follows that reads what the work wrote or overwrites what it reads.
@@ -112,10 +111,19 @@ def beside(lane: int, since: Moment | None = None) -> Iterator[Callable[[], None
         lane: Work on the same lane keeps its order.
         since: The moment in the recording that the work has to wait for; by default this one.
     """
-    if not _open:
-        with in_turn() as done:
-            yield done
-        return
+    return _beside(lane, since) if _open else in_turn()
+
+
+def in_turn() -> AbstractContextManager[Callable[[], None]]:
+    """In place of `beside`, for work that would only slow down what it runs beside."""
+    return _IN_TURN
+
+
+_IN_TURN = nullcontext(lambda: None)
+
+
+@contextmanager
+def _beside(lane: int, since: Moment | None) -> Iterator[Callable[[], None]]:
     lanes = _open[-1]
     main, side = torch.cuda.current_stream(), lanes.stream(lane)
     if since is None or since.lanes is not lanes:
@@ -136,25 +144,8 @@ def total_beside(lane: int, numbers: Sequence[Tensor]) -> Tensor:
     """The sum of some numbers; on a lane of a recorded graph that has made them all, which waits for nothing then."""
     if not _open or any((lane, number.data_ptr()) not in _open[-1].made for number in numbers):
         return torch.stack(list(numbers)).sum(0)
-    return _Total.apply(lane, *numbers)
-
-
-class _Total(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, lane: int, *numbers: Tensor) -> Tensor:
-        ctx.count = len(numbers)
-        main, side = torch.cuda.current_stream(), _open[-1].stream(lane)
-        with torch.cuda.stream(side):
-            total = torch.stack(numbers).sum(0)
-        main.wait_stream(side)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *(ctx.count * [gradient])
-
-
-@contextmanager
-def in_turn() -> Iterator[Callable[[], None]]:
-    """In place of `beside`, for work that would only slow down what it runs beside."""
-    yield lambda: None
+    main, side = torch.cuda.current_stream(), _open[-1].stream(lane)
+    with torch.cuda.stream(side):
+        total = torch.stack(list(numbers)).sum(0)
+    main.wait_stream(side)
+    return total

@@ -1,7 +1,13 @@
 """Fused or chunked numerical code, each behind a plain signature."""
 
 from bayesrule.kernels.diagonal_layer import diagonal_output
-from bayesrule.kernels.divergence import diagonal_divergence, has_fused_divergence, ktied_divergence
+from bayesrule.kernels.divergence import (
+    diagonal_divergence,
+    has_fused_divergence,
+    ktied_divergence,
+    linked_diagonal_divergence,
+    linked_ktied_divergence,
+)
 from bayesrule.kernels.ktied_layer import ktied_output
 from bayesrule.kernels.ktied_weight import ktied_weight
 from bayesrule.kernels.linear_operator import Bias, BiasLaw
@@ -9,11 +15,12 @@ from bayesrule.kernels.pairs import pair_products
 from bayesrule.kernels.scaled_noise import scaled_normals
 from bayesrule.kernels.seeded import seeded_dtype
 from bayesrule.kernels.sum_log_product import sum_log_product
-from bayesrule.kernels.tap import ParameterTap, StoredParameters
+from bayesrule.kernels.tap import LinkedKL, ParameterTap, StoredParameters, sum_linked
 
 __all__ = [
     "Bias",
     "BiasLaw",
+    "LinkedKL",
     "ParameterTap",
     "StoredParameters",
     "diagonal_divergence",
@@ -22,8 +29,11 @@ __all__ = [
     "ktied_divergence",
     "ktied_output",
     "ktied_weight",
+    "linked_diagonal_divergence",
+    "linked_ktied_divergence",
     "pair_products",
     "scaled_normals",
     "seeded_dtype",
+    "sum_linked",
     "sum_log_product",
 ]

@@ -8,12 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesrule.cuda_graphs import DIVERGENCE, beside, made_beside
-from bayesrule.kernels.divergence_operators import Slopes, diagonal_value_and_slopes, ktied_value_and_slopes
+from bayesrule.cuda_graphs import DIVERGENCE, beside
+from bayesrule.kernels.divergence_operators import (
+    NumberAndSlopes,
+    Slopes,
+    as_tensors,
+    diagonal_number_and_slopes,
+    ktied_number_and_slopes,
+)
 from bayesrule.kernels.eager import ordinary_on_cpu
 from bayesrule.kernels.operators import has_kernels, takes_kernel
 from bayesrule.kernels.sum_log_product import sum_log_product
-from bayesrule.kernels.tap import KLSlopes, Tapped, linked
+from bayesrule.kernels.tap import LinkedKL, Tapped, linked
 
 
 def has_fused_divergence(*tensors: Tensor) -> bool:
@@ -21,9 +27,7 @@ def has_fused_divergence(*tensors: Tensor) -> bool:
     return not torch.compiler.is_compiling() and (ordinary_on_cpu(*tensors) or takes_kernel(*tensors))
 
 
-def diagonal_divergence(
-    mean: Tensor, log_std: Tensor, centre: float, precision: float, tapped: Tapped | None = None
-) -> Tensor:
+def diagonal_divergence(mean: Tensor, log_std: Tensor, centre: float, precision: float) -> Tensor:
     """``Σ ½[τ(σ² + (μ − m₀)²) − 1 − log τ] − log σ`` for the precision τ of the prior.
 
     Args:
@@ -31,55 +35,48 @@ def diagonal_divergence(
         log_std: log σ.
         centre: m₀.
         precision: τ.
-        tapped: The tap of both, if their gradient is to meet that of a layer.
     """
-    if tapped is None:
-        return _DiagonalDivergence.apply(mean, log_std, centre, precision)
-    with beside(DIVERGENCE, tapped.since) as done:
-        value, *slopes = _diagonal(mean.detach(), log_std.detach(), centre, precision)
-    made_beside(DIVERGENCE, value)
-    done()
-
-    def again(gradient: Tensor, parameters: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
-        mean, log_std = parameters
-        return _diagonal_by_autograd(gradient, mean, log_std, centre, precision)
-
-    found = KLSlopes(tuple((slope, 1.0) for slope in slopes), again)
-    return linked(tapped, value, found, few_starts=_few_starts(value))
+    return _DiagonalDivergence.apply(mean, log_std, centre, precision)
 
 
-def ktied_divergence(
-    fan_in_logs: Tensor, fan_out_logs: Tensor, precision: float, tapped: tuple[Tensor, Tapped] | None = None
-) -> Tensor:
+def ktied_divergence(fan_in_logs: Tensor, fan_out_logs: Tensor, precision: float) -> Tensor:
     """``Σ ½[τ S² − 1 − log τ] − log S`` with ``S = U Vᵀ``: the KL but for the mean's part, ``½ τ Σ (mean − m₀)²``.
 
     Args:
         fan_in_logs: log U.
         fan_out_logs: log V.
         precision: τ, of the prior.
-        tapped: The mean, and the tap of all three: then the mean's part is added too, for ``m₀ = 0``.
     """
-    if tapped is None:
-        return _KTiedDivergence.apply(fan_in_logs, fan_out_logs, precision)
-    mean = tapped[0].detach()
-    squares = tapped[1].slopes.squares
+    return _KTiedDivergence.apply(fan_in_logs, fan_out_logs, precision)
+
+
+def linked_diagonal_divergence(tapped: Tapped, centre: float, precision: float) -> LinkedKL:
+    """`diagonal_divergence` of the mean and the logarithms behind a tap: its gradient meets that of a layer there."""
+    mean, log_std = tapped.values
+    with beside(DIVERGENCE, tapped.since) as done:
+        value, of_mean, of_log_std = _diagonal(mean, log_std, centre, precision)
+    done()
+
+    def again(gradient: Tensor, parameters: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+        mean, log_std = parameters
+        return _diagonal_by_autograd(gradient, mean, log_std, centre, precision)
+
+    return linked(tapped, value, ((of_mean, 1.0), (of_log_std, 1.0)), again)
+
+
+def linked_ktied_divergence(tapped: Tapped, precision: float) -> LinkedKL:
+    """`ktied_divergence` likewise, of a mean, log U and log V; with the mean's part, for ``m₀ = 0``."""
+    (mean, fan_in_logs, fan_out_logs), squares = tapped.values, tapped.slopes.squares
     summed = mean if squares is None else squares
-    with beside(DIVERGENCE, tapped[1].since) as done:
-        value, *slopes = _ktied(fan_in_logs.detach(), fan_out_logs.detach(), summed, squares is not None, precision)
-    made_beside(DIVERGENCE, value)
+    with beside(DIVERGENCE, tapped.since) as done:
+        value, of_fan_in, of_fan_out = _ktied(fan_in_logs, fan_out_logs, summed, squares is not None, precision)
     done()
 
     def again(gradient: Tensor, parameters: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
         mean, fan_in_logs, fan_out_logs = parameters
-        of_fan_in, of_fan_out = _ktied_by_autograd(gradient, fan_in_logs, fan_out_logs, precision)
-        return precision * gradient * mean, of_fan_in, of_fan_out
+        return precision * gradient * mean, *_ktied_by_autograd(gradient, fan_in_logs, fan_out_logs, precision)
 
-    found = KLSlopes(((mean, precision), *((slope, 1.0) for slope in slopes)), again)
-    return linked(tapped[1], value, found, few_starts=_few_starts(value))
-
-
-def _few_starts(value: Tensor) -> bool:
-    return value.device.type != "cpu" or has_kernels(value)
+    return linked(tapped, value, ((mean, precision), (of_fan_in, 1.0), (of_fan_out, 1.0)), again)
 
 
 def _constant(precision: float) -> float:
@@ -87,26 +84,28 @@ def _constant(precision: float) -> float:
     return -0.5 * (1 + math.log(precision))
 
 
-def _diagonal(mean: Tensor, log_std: Tensor, centre: float, precision: float) -> Slopes:
+def _diagonal(mean: Tensor, log_std: Tensor, centre: float, precision: float) -> Slopes | NumberAndSlopes:
     numbers = centre, precision, _constant(precision)
     if has_kernels(mean):
         return torch.ops.bayesrule.diagonal_divergence(mean.contiguous(), log_std.contiguous(), *numbers)
-    return diagonal_value_and_slopes(mean, log_std, *numbers)
+    return diagonal_number_and_slopes(mean, log_std, *numbers)
 
 
-def _ktied(fan_in_logs: Tensor, fan_out_logs: Tensor, mean: Tensor | None, squared: bool, precision: float) -> Slopes:
+def _ktied(
+    fan_in_logs: Tensor, fan_out_logs: Tensor, mean: Tensor | None, squared: bool, precision: float
+) -> Slopes | NumberAndSlopes:
     tensors = fan_in_logs, fan_out_logs, mean
     if has_kernels(fan_in_logs):
         whole = (None if tensor is None else tensor.contiguous() for tensor in tensors)
         return torch.ops.bayesrule.ktied_divergence(*whole, squared, precision, _constant(precision))
-    return ktied_value_and_slopes(*tensors, squared, precision, _constant(precision))
+    return ktied_number_and_slopes(*tensors, squared, precision, _constant(precision))
 
 
 class _DiagonalDivergence(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, mean: Tensor, log_std: Tensor, centre: float, precision: float) -> Tensor:
         ctx.centre, ctx.precision = centre, precision
-        value, *slopes = _diagonal(mean, log_std, centre, precision)
+        value, *slopes = as_tensors(_diagonal(mean, log_std, centre, precision))
         ctx.save_for_backward(mean, log_std, *slopes)
         return value
 
@@ -124,7 +123,7 @@ class _KTiedDivergence(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, fan_in_logs: Tensor, fan_out_logs: Tensor, precision: float) -> Tensor:
         ctx.precision = precision
-        value, *slopes = _ktied(fan_in_logs, fan_out_logs, None, False, precision)
+        value, *slopes = as_tensors(_ktied(fan_in_logs, fan_out_logs, None, False, precision))
         ctx.save_for_backward(fan_in_logs, fan_out_logs, *slopes)
         return value
 

@@ -10,11 +10,13 @@ from bayesrule.kernels.sum_log_product import sum_log_with_gradient_in_logs
 
 Slopes = tuple[Tensor, Tensor, Tensor]
 """A value, and its gradients in two tensors."""
+NumberAndSlopes = tuple[float, Tensor, Tensor]
+"""Likewise, the value where reading it does not wait for a device."""
 
 
-def ktied_value_and_slopes(
+def ktied_number_and_slopes(
     fan_in_logs: Tensor, fan_out_logs: Tensor, mean: Tensor | None, squared: bool, precision: float, constant: float
-) -> Slopes:
+) -> NumberAndSlopes:
     """``Σ ½τS² − log S + c``, and ``½τ Σ mean²``; with the gradients in log U and log V, for ``S = U Vᵀ``.
 
     ``Σ S² = ⟨UᵀU, VᵀV⟩``, whose gradients are ``2 U VᵀV`` and ``2 V UᵀU``. A mean that is already ``squared`` is given
@@ -28,23 +30,31 @@ def ktied_value_and_slopes(
         squares += mean.sum().item() if squared else _sum_squares(mean)
     value = 0.5 * precision * squares - logs_sum + constant * fan_in.shape[0] * fan_out.shape[0]
     return (
-        fan_in.new_full((), value),
-        torch.addcmul(of_fan_in, fan_in, fan_in @ fan_out_gram, value=-precision).neg_(),
-        torch.addcmul(of_fan_out, fan_out, fan_out @ fan_in_gram, value=-precision).neg_(),
+        value,
+        of_fan_in.addcmul_(fan_in, fan_in @ fan_out_gram, value=-precision).neg_(),
+        of_fan_out.addcmul_(fan_out, fan_out @ fan_in_gram, value=-precision).neg_(),
     )
 
 
-def diagonal_value_and_slopes(
+def diagonal_number_and_slopes(
     mean: Tensor, log_std: Tensor, centre: float, precision: float, constant: float
-) -> Slopes:
+) -> NumberAndSlopes:
     """``Σ ½τ(σ² + (μ − m₀)²) − log σ + c``, with the gradients in μ and log σ."""
     scaled = (mean - centre if centre else mean) * precision
     of_logs = log_std.mul(2).exp_().mul_(precision).sub_(1)
     value = 0.5 * (_sum_squares(scaled) / precision + of_logs.sum().item()) - log_std.sum().item()
-    return mean.new_full((), value + (constant + 0.5) * mean.numel()), scaled, of_logs
+    return value + (constant + 0.5) * mean.numel(), scaled, of_logs
+
+
+def as_tensors(found: NumberAndSlopes | Slopes) -> Slopes:
+    """With the value as a tensor like the others."""
+    value, first, second = found
+    return value if isinstance(value, Tensor) else first.new_full((), value), first, second
 
 
 def _sum_squares(x: Tensor) -> float:
+    if x.is_contiguous():
+        return float(torch.dot(x.view(-1), x.view(-1)).item())
     return float(torch.linalg.vector_norm(x).item() ** 2)
 
 
@@ -61,7 +71,7 @@ def _ktied(
         from bayesrule.kernels import triton_logs
 
         return triton_logs.divergence(fan_in_logs, fan_out_logs, mean, squared, precision, constant)
-    return ktied_value_and_slopes(fan_in_logs, fan_out_logs, mean, squared, precision, constant)
+    return as_tensors(ktied_number_and_slopes(fan_in_logs, fan_out_logs, mean, squared, precision, constant))
 
 
 @torch.library.custom_op(
@@ -73,7 +83,7 @@ def _diagonal(mean: Tensor, log_std: Tensor, centre: float, precision: float, co
         from bayesrule.kernels import triton_vectors
 
         return triton_vectors.divergence(mean, log_std, centre, precision, constant)
-    return diagonal_value_and_slopes(mean, log_std, centre, precision, constant)
+    return as_tensors(diagonal_number_and_slopes(mean, log_std, centre, precision, constant))
 
 
 @_ktied.register_fake

@@ -22,12 +22,12 @@ def untransformed(*tensors: Tensor) -> bool:
 def ordinary(*tensors: Tensor) -> bool:
     """`untransformed`, without autocast, and all of one device and one precision, float32 or float64."""
     dtype, device = tensors[0].dtype, tensors[0].device
-    return (
-        dtype in (torch.float32, torch.float64)
-        and all(tensor.dtype == dtype and tensor.device == device for tensor in tensors)
-        and untransformed(*tensors)
-        and not torch.is_autocast_enabled(device.type)
-    )
+    if dtype not in (torch.float32, torch.float64):
+        return False
+    for tensor in tensors:
+        if tensor.dtype != dtype or tensor.device != device:
+            return False
+    return untransformed(*tensors) and not torch.is_autocast_enabled(device.type)
 
 
 def ordinary_on_cpu(*tensors: Tensor) -> bool:

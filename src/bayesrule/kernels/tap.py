@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesrule.cuda_graphs import Moment, this_moment
+from bayesrule.cuda_graphs import DIVERGENCE, Moment, made_beside, this_moment, total_beside
 from bayesrule.errors import InvalidArgument
 from bayesrule.kernels.sums import add_multiples, cast_with_squares
 
@@ -43,12 +44,19 @@ class Tapped:
         link: A number whose gradient is that of the KL: zero on a CPU, elsewhere one that nobody reads.
         slopes: Where the KL leaves what it adds to the parameters' gradients.
         since: When they were given, in a graph that is being recorded: a KL need not wait for what came after.
+        parameters: The parameters themselves.
     """
 
     tensors: tuple[Tensor, ...]
     link: Tensor
     slopes: KLSlopes
     since: Moment | None
+    parameters: tuple[Tensor, ...]
+
+    @property
+    def values(self) -> tuple[Tensor, ...]:
+        """The parameters' own values, without gradients."""
+        return tuple(parameter.detach() for parameter in self.parameters)
 
 
 @dataclass
@@ -60,7 +68,7 @@ class ParameterTap:
     but the parameters, so it may be run any number of times, and the layer and the KL may be differentiated apart.
     """
 
-    _kept: tuple[Tapped, tuple[Tensor, ...], list[tuple[int, int]]] | None = field(default=None, repr=False)
+    _kept: tuple[Tapped, list[tuple[int, int]]] | None = field(default=None, repr=False)
 
     def take(self, parameters: tuple[Tensor, ...], dtype: torch.dtype | None = None, *, kl: bool = False) -> Tapped:
         """The parameters behind the node.
@@ -74,15 +82,15 @@ class ParameterTap:
         """
         kept, self._kept = self._kept, None
         states = [(parameter._version, parameter.data_ptr()) for parameter in parameters]
-        if kept is not None and _same(kept[1], parameters) and kept[2] == states:
+        if kept is not None and kept[1] == states and _same(kept[0].parameters, parameters):
             # Another tensor may share a parameter's memory, and other memory be put under a parameter.
             fits = dtype in (None, kept[0].tensors[0].dtype)
             if fits and not (kl and kept[0].slopes.terms is not None):
                 return kept[0]
         slopes = KLSlopes(forget=self._forget)
         *tensors, link = _Tap.apply(slopes, parameters[0].dtype if dtype is None else dtype, *parameters)
-        tapped = Tapped(tuple(tensors), link, slopes, this_moment())
-        self._kept = tapped, parameters, states
+        tapped = Tapped(tuple(tensors), link, slopes, this_moment(), parameters)
+        self._kept = tapped, states
         return tapped
 
     def _forget(self, slopes: KLSlopes) -> None:
@@ -120,27 +128,45 @@ def layer_tensors(
     return (mean.mT.to(dtype), *others) if tapped is None else tapped.tensors
 
 
-def linked(tapped: Tapped, value: Tensor, slopes: KLSlopes, *, few_starts: bool) -> Tensor:
-    """A KL of this value whose gradient reaches the parameters through the tap.
+@dataclass(frozen=True)
+class LinkedKL:
+    """A KL whose gradient reaches its parameters through a tap.
 
-    Args:
-        tapped: The tap.
-        value: Of the KL.
-        slopes: What it adds to the parameters' gradients.
-        few_starts: Whether an operation of torch's costs more than a node in Python, as on a GPU, and not less.
+    Attributes:
+        value: A number on a CPU; elsewhere a tensor, for which nobody has to wait.
+        link: Of the tap.
     """
-    tapped.slopes.terms, tapped.slopes.differentiable = slopes.terms, slopes.differentiable
-    return _Link.apply(tapped.link, value) if few_starts else tapped.link + value
+
+    value: float | Tensor
+    link: Tensor
 
 
-class _Link(torch.autograd.Function):
+def linked(
+    tapped: Tapped, value: float | Tensor, terms: tuple[tuple[Tensor, float], ...], differentiable: Slopes
+) -> LinkedKL:
+    """A KL of this value, of which the tap is told what it adds to the parameters' gradients, as in `KLSlopes`."""
+    tapped.slopes.terms, tapped.slopes.differentiable = terms, differentiable
+    if isinstance(value, Tensor):
+        made_beside(DIVERGENCE, value)
+    return LinkedKL(value, tapped.link)
+
+
+def sum_linked(kls: Sequence[LinkedKL]) -> Tensor:
+    """The sum of KLs on one device and in one precision, as one node."""
+    return _LinkedSum.apply([kl.value for kl in kls], *(kl.link for kl in kls))
+
+
+class _LinkedSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, link: Tensor, value: Tensor) -> Tensor:
-        return value.detach()
+    def forward(ctx: Any, values: list[Any], *links: Tensor) -> Tensor:
+        ctx.count = len(links)
+        if isinstance(values[0], Tensor):
+            return total_beside(DIVERGENCE, values)
+        return links[0].new_full((), math.fsum(values))
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *(ctx.count * [gradient])
 
 
 class _Tap(torch.autograd.Function):

@@ -86,6 +86,8 @@ class MatrixView:
         return grouped.reshape(*batch, *self.shape)
 
     def _batch(self, tensor: Tensor, event: tuple[int, ...]) -> tuple[int, ...]:
+        if tensor.shape == event:  # the common case
+            return ()
         split = tensor.ndim - len(event)
         if split < 0 or tuple(tensor.shape[split:]) != tuple(event):
             raise ShapeMismatch(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from bayesrule.cuda_graphs import DIVERGENCE, total_beside
+from bayesrule.kernels import LinkedKL, sum_linked
 from bayesrule.posteriors import Family, Part, Posterior, Variational
 from bayesrule.priors import Prior, kl_divergence
 
@@ -19,7 +19,12 @@ class Home(nn.Module):
     """A trainable posterior beside the prior it is compared with.
 
     A prior's own tensors are kept here too: those to be learned as parameters, constants as buffers.
+
+    Attributes:
+        name: The group's name.
     """
+
+    name: str
 
     def __init__(
         self,
@@ -32,6 +37,7 @@ class Home(nn.Module):
     ) -> None:
         super().__init__()
         self.posterior = Variational(family, mean, parts, generator=generator)
+        self.name = self.posterior.name
         self.prior = prior
         self.hyperparameters = nn.Module()
         with torch.no_grad():
@@ -43,11 +49,6 @@ class Home(nn.Module):
                 self.hyperparameters.register_buffer(key, value)
 
     @property
-    def name(self) -> str:
-        """The group's name."""
-        return self.posterior.name
-
-    @property
     def mean(self) -> Tensor:
         """The trainable mean: in its parameter's own layout, or that of the group's event."""
         return cast(Tensor, self.posterior.mean)
@@ -55,6 +56,14 @@ class Home(nn.Module):
     def forward(self) -> Posterior:
         """The posterior value."""
         return self.posterior()
+
+    def linked_kl(self) -> LinkedKL | None:
+        """The KL to a prior that is given by numbers, where its gradient can meet that of a layer."""
+        numbers, stored = self.prior.numbers(), self.posterior.stored()
+        if numbers is None or stored is None:
+            return None
+        with full_precision(self):
+            return self.posterior.family.linked_divergence(stored, *numbers)
 
     def prior_tensors(self) -> dict[str, Tensor]:
         """What `Prior.given` takes besides the posterior."""
@@ -97,14 +106,21 @@ def kls_of_homes(
 
 
 def kl_of_homes(homes: Iterable[Home]) -> Tensor:
-    """The KL of all of them together."""
-    kls = list(kls_of_homes(homes).values())
-    return total_beside(DIVERGENCE, [kl.to(kls[0].device) for kl in kls])
+    """The KL of all of them together: one node for those whose gradients meet a layer's."""
+    linked: dict[tuple[torch.device, torch.dtype], list[LinkedKL]] = {}
+    others: list[Home] = []
+    for home in homes:
+        kl = home.linked_kl()
+        if kl is None:
+            others.append(home)
+        else:
+            linked.setdefault((kl.link.device, kl.link.dtype), []).append(kl)
+    kls = [*(sum_linked(some) for some in linked.values()), *kls_of_homes(others).values()]
+    return kls[0] if len(kls) == 1 else torch.stack([kl.to(kls[0].device) for kl in kls]).sum(0)
 
 
 def full_precision(home: Home) -> AbstractContextManager[Any]:
     """Autocast off: small variances would vanish in half-precision products, and their sums overflow."""
-    kind = home.mean.device.type
-    if torch.compiler.is_compiling() or torch.is_autocast_enabled(kind):
-        return torch.autocast(kind, enabled=False)
+    if torch.compiler.is_compiling() or torch._C._is_any_autocast_enabled():
+        return torch.autocast(home.mean.device.type, enabled=False)
     return nullcontext()  # to enter and leave autocast costs more than a short vector's KL

@@ -97,9 +97,7 @@ class CovarianceOperator(ABC):
         """``op(x, mean)``, the noise of `project` and a bias, likewise."""
         return None
 
-    def fused_divergence(
-        self, mean: Tensor, stored: StoredParameters | None, centre: float, precision: float
-    ) -> Tensor | None:
+    def fused_divergence(self, mean: Tensor, centre: float, precision: float) -> Tensor | None:
         """The KL to a normal prior whose mean and precision are numbers, likewise."""
         return None
 

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesrule.kernels import BiasLaw, StoredParameters, diagonal_divergence, diagonal_output, has_fused_divergence
+from bayesrule.kernels import (
+    BiasLaw,
+    LinkedKL,
+    StoredParameters,
+    diagonal_divergence,
+    diagonal_output,
+    has_fused_divergence,
+    linked_diagonal_divergence,
+)
 from bayesrule.posteriors.family import Family, check_positive
 from bayesrule.posteriors.gaussian import GaussianPosterior
 from bayesrule.posteriors.independent import IndependentCovariance
@@ -44,19 +52,12 @@ class DiagonalCovariance(GivenByLogarithms, IndependentCovariance):
             return None
         return diagonal_output(x, mean, stored, self._given().get("std"), lambda: self.std, noise)
 
-    def fused_divergence(
-        self, mean: Tensor, stored: StoredParameters | None, centre: float, precision: float
-    ) -> Tensor | None:
-        """`diagonal_divergence`, for one event; parameters that a layer used before take both gradients at once."""
-        if mean.ndim != self.event_dim:
-            return None
+    def fused_divergence(self, mean: Tensor, centre: float, precision: float) -> Tensor | None:
+        """`diagonal_divergence`, for one event."""
         log_std = self.log("std")
-        if not has_fused_divergence(mean, log_std):
+        if mean.ndim != self.event_dim or not has_fused_divergence(mean, log_std):
             return None
-        tapped = None if stored is None else stored.take(kl=True)
-        # The two gradients are apart, so that the mean may lie as it is kept, log σ otherwise.
-        kept = mean if stored is None or tapped is None else stored.parameters[0]
-        return diagonal_divergence(kept, log_std, centre, precision, tapped)
+        return diagonal_divergence(mean, log_std, centre, precision)
 
 
 @dataclass(frozen=True)
@@ -85,3 +86,8 @@ class Diagonal(Family):
         """``N(mean, diag(exp(log_std)²))``."""
         covariance = DiagonalCovariance.of_logarithms({"std": parameters["log_std"]}, event_dim=event_dim)
         return GaussianPosterior(parameters["mean"], covariance, parts)
+
+    def linked_divergence(self, stored: StoredParameters, centre: float, precision: float) -> LinkedKL | None:
+        """`linked_diagonal_divergence`: the two gradients are apart, so the mean may lie as it is kept, log σ not."""
+        tapped = stored.take(kl=True) if has_fused_divergence(*stored.parameters) else None
+        return None if tapped is None else linked_diagonal_divergence(tapped, centre, precision)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.errors import InvalidArgument, ShapeMismatch
+from bayesrule.kernels import LinkedKL, StoredParameters
 from bayesrule.posteriors.parts import Part
 from bayesrule.posteriors.posterior import Posterior
 
@@ -32,6 +33,16 @@ class Family(ABC):
     @abstractmethod
     def build(self, parameters: Mapping[str, Tensor], *, event_dim: int, parts: tuple[Part, ...] = ()) -> Posterior:
         """The posterior these parameters stand for; the trailing ``event_dim`` dimensions of the mean are the event."""
+
+    def linked_divergence(self, stored: StoredParameters, centre: float, precision: float) -> LinkedKL | None:
+        """The KL to a normal prior given by numbers, whose gradient meets a layer's; None where there is no such code.
+
+        Args:
+            stored: What `init` gave, as a layer keeps it.
+            centre: The prior's mean.
+            precision: The prior's precision.
+        """
+        return None
 
 
 def check_matrix(mean: Tensor, family: str) -> tuple[int, int]:

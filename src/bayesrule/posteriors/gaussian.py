@@ -112,7 +112,7 @@ class GaussianPosterior(Posterior):
 
     def fused_divergence(self, centre: float, precision: float) -> Tensor | None:
         """As the covariance has it."""
-        return self.covariance.fused_divergence(self.mean, self.stored, centre, precision)
+        return self.covariance.fused_divergence(self.mean, centre, precision)
 
     def select_rows(self, index: Tensor) -> GaussianPosterior:
         """Some rows of a matrix event, which the covariance must have independent."""

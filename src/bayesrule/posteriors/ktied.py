@@ -13,11 +13,13 @@ from torch import Tensor
 from bayesrule.errors import InvalidArgument
 from bayesrule.kernels import (
     BiasLaw,
+    LinkedKL,
     StoredParameters,
     has_fused_divergence,
     ktied_divergence,
     ktied_output,
     ktied_weight,
+    linked_ktied_divergence,
     pair_products,
     sum_log_product,
 )
@@ -107,16 +109,11 @@ class KTiedCovariance(GivenByLogarithms, IndependentCovariance):
             return None
         return ktied_output(x, mean, stored, self._logs, noise, bias)
 
-    def fused_divergence(
-        self, mean: Tensor, stored: StoredParameters | None, centre: float, precision: float
-    ) -> Tensor | None:
-        """For one matrix; a mean that a layer used before, in the same step, takes both gradients at once."""
+    def fused_divergence(self, mean: Tensor, centre: float, precision: float) -> Tensor | None:
+        """For one matrix."""
         logs = self._logs
         if mean.ndim != 2 or not has_fused_divergence(mean, *logs):
             return None
-        tapped = None if stored is None or centre else stored.take(kl=True)
-        if stored is not None and tapped is not None:
-            return ktied_divergence(*logs, precision, (stored.parameters[0], tapped))
         squares = sum_of_squares(mean, 2, mean.new_full((), centre) if centre else None)
         return ktied_divergence(*logs, precision) + 0.5 * precision * squares
 
@@ -174,3 +171,8 @@ class KTied(Family):
             {f"fan_{side}_factor": parameters[f"fan_{side}_log_factor"] for side in ("in", "out")}
         )
         return GaussianPosterior(parameters["mean"], covariance, parts)
+
+    def linked_divergence(self, stored: StoredParameters, centre: float, precision: float) -> LinkedKL | None:
+        """`linked_ktied_divergence`, for a prior around zero."""
+        tapped = None if centre or not has_fused_divergence(*stored.parameters) else stored.take(kl=True)
+        return None if tapped is None else linked_ktied_divergence(tapped, precision)

@@ -42,6 +42,7 @@ class Variational(nn.Module):
         self.parts = parts or (Part("weight", _as_it_is(mean)),)
         event = self._event(mean.detach())
         self.event_dim = event.ndim
+        self._tapped = _tappable(self.parts, self.event_dim)
         self.tap = ParameterTap()
         initial = family.init(event, generator=generator)
         initial["mean"] = mean
@@ -62,10 +63,16 @@ class Variational(nn.Module):
         if self.gather is not None:  # a whole tensor is new in every pass: nothing of it may be kept between two
             return self.at({name: self.gather(tensor) for name, tensor in parameters.items()})
         posterior = self.at(parameters)
-        if self._tapped and isinstance(posterior, GaussianPosterior) and not torch.compiler.is_compiling():
+        if isinstance(posterior, GaussianPosterior) and (stored := self.stored()) is not None:
             # A value that nobody has yet is not changed by it, and made only once.
-            object.__setattr__(posterior, "stored", StoredParameters(tuple(parameters.values()), self.tap))
+            object.__setattr__(posterior, "stored", stored)
         return posterior
+
+    def stored(self) -> StoredParameters | None:
+        """The parameters behind their tap, where one node may give them all their gradients."""
+        if not self._tapped or self.gather is not None or torch.compiler.is_compiling():
+            return None
+        return StoredParameters(tuple(self._parameters.values()), self.tap)  # type: ignore[arg-type]
 
     def at(self, parameters: Mapping[str, Tensor]) -> Posterior:
         """The posterior other values of the parameters stand for; leading dimensions of all of them are a batch."""
@@ -76,16 +83,16 @@ class Variational(nn.Module):
         """The family and what it covers."""
         return f"{', '.join(part.name for part in self.parts)}: {self.family}"
 
-    @property
-    def _tapped(self) -> bool:
-        """Whether the mean is kept as `nn.Linear` keeps its weight, fan-out × fan-in, or a vector such as its bias."""
-        layout = self.parts[0].layout
-        as_linear = isinstance(layout, MatrixView) and layout.is_transposed_matrix
-        return len(self.parts) == 1 and (as_linear or self.event_dim == 1)
-
     def _event(self, mean: Tensor) -> Tensor:
         layout = self.parts[0].layout
         return layout.matrix(mean) if len(self.parts) == 1 and isinstance(layout, MatrixView) else mean
+
+
+def _tappable(parts: tuple[Part, ...], event_dim: int) -> bool:
+    """Whether the mean is kept as `nn.Linear` keeps its weight, fan-out × fan-in, or a vector such as its bias."""
+    layout = parts[0].layout
+    as_linear = isinstance(layout, MatrixView) and layout.is_transposed_matrix
+    return len(parts) == 1 and (as_linear or event_dim == 1)
 
 
 def _as_it_is(mean: Tensor) -> MatrixView | tuple[int, ...]:
