@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import bayesrule as br
 from bayesrule.kernels import sum_log_product
-from bayesrule.kernels.divergence_operators import diagonal_number_and_slopes, ktied_number_and_slopes
+from bayesrule.kernels.divergence_operators import as_tensors, diagonal_number_and_slopes, ktied_number_and_slopes
 from bayesrule.kernels.ktied_linear import ktied_linear_reference
 from bayesrule.kernels.linear_operator import bias_noise, ktied_linear_seeded
 from bayesrule.kernels.operators import HAS_TRITON, fresh_noise_seed, seeded_normals
@@ -156,7 +156,7 @@ def test_the_kernels_of_kls_equal_float64(size: tuple[int, int, int]) -> None:
     mean = torch.randn(fan_out, fan_in, device="cuda")
     wide = [tensor.double() for tensor in (*logs, mean)]
     assert torch.equal(cast_with_squares(mean, torch.bfloat16)[0], mean.bfloat16())
-    want = ktied_number_and_slopes(*wide, False, 0.7, 0.3)
+    want = as_tensors(ktied_number_and_slopes(*wide, False, 0.7, 0.3))
     for squared in (False, True):
         summed = cast_with_squares(mean, torch.bfloat16)[1] if squared else mean
         got = torch.ops.bayesrule.ktied_divergence(*logs, summed, squared, 0.7, 0.3)
@@ -164,7 +164,7 @@ def test_the_kernels_of_kls_equal_float64(size: tuple[int, int, int]) -> None:
             assert_relative(mine, theirs, 1e-5)
     vectors = logs[0][:, 0].contiguous(), logs[0][:, -1].contiguous()
     got = torch.ops.bayesrule.diagonal_divergence(*vectors, 0.2, 0.7, 0.3)
-    want = diagonal_number_and_slopes(*(vector.double() for vector in vectors), 0.2, 0.7, 0.3)
+    want = as_tensors(diagonal_number_and_slopes(*(vector.double() for vector in vectors), 0.2, 0.7, 0.3))
     for mine, theirs in zip(got, want, strict=True):
         assert_relative(mine, theirs, 1e-5)
 
