@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
 import bayesrule as br
+from bayesrule.errors import InvalidArgument
 from bayesrule.optim import PosteriorOptimizer
 from bayesrule.random import Law
 
@@ -154,3 +157,26 @@ def values(optimizer: PosteriorOptimizer) -> list[Tensor]:
 
 def same(left: list[Tensor], right: list[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def contents(value: Any) -> Any:
+    """Tensors as lists, for comparisons by ==."""
+    if isinstance(value, Tensor):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {key: contents(each) for key, each in value.items()}
+    return [contents(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def held(optimizer: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what lies between a block and its step is not in a state
+        return contents([optimizer.state_dict(), dict(optimizer.model.state_dict())])
+
+
+def refused(attempt: Callable[[], Any], match: str, kind: type[InvalidArgument] = InvalidArgument) -> InvalidArgument:
+    with pytest.raises(kind, match=match) as found:
+        attempt()
+    assert found.value.got is not None
+    assert found.value.remedy
+    return found.value

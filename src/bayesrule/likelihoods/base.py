@@ -175,7 +175,7 @@ class Likelihood(nn.Module, ABC):
                 got=f"outputs of shape {tuple(outputs.shape)}",
                 remedy="Size the network's last layer by likelihood.output_size(target_dim).",
             )
-        self.support.check_outputs(tuple(outputs.shape))
+        self.support.check_outputs(outputs.shape)
         return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
 
 

@@ -43,7 +43,7 @@ class Support(ABC):
     def describe(self, size: int) -> str:
         """The possible values, in words."""
 
-    def check_outputs(self, shape: tuple[int, ...]) -> None:  # noqa: B027, most have nothing to refuse
+    def check_outputs(self, shape: torch.Size) -> None:  # noqa: B027, most have nothing to refuse
         """Refuse outputs that are too few to speak of any target."""
 
     @final
@@ -112,12 +112,12 @@ class ClassIndices(Support):
         """``()``: an index has no dimension of its own."""
         return ()
 
-    def check_outputs(self, shape: tuple[int, ...]) -> None:
+    def check_outputs(self, shape: torch.Size) -> None:
         """Refuse a single class, whose probability is always 1."""
         if shape[-1] < 2:
             raise ShapeMismatch(
                 "classes need two or more outputs",
-                got=f"outputs of shape {shape}: of a single class the probability is always 1",
+                got=f"outputs of shape {tuple(shape)}: of a single class the probability is always 1",
                 remedy="Use br.Bernoulli() for two classes by one logit.",
             )
 

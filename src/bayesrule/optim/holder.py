@@ -13,6 +13,7 @@ from bayesrule.contractions.batching import takes_batches
 from bayesrule.curvature import Found, find_layers, state_dtype
 from bayesrule.errors import InvalidArgument, Unsupported
 from bayesrule.likelihoods import Likelihood
+from bayesrule.optim import saved_state
 from bayesrule.optim.arguments import check_laws, check_network, check_numbers, check_seed, warn_of_biases
 from bayesrule.optim.buffers import buffered, counted
 from bayesrule.optim.capture import Capture, recorder
@@ -24,15 +25,6 @@ from bayesrule.optim.plain import PlainState
 from bayesrule.optim.plan import planned
 from bayesrule.optim.prior_terms import PriorTerms
 from bayesrule.optim.rule import Rule
-from bayesrule.optim.saved_state import (
-    check_options,
-    check_saved,
-    check_shapes,
-    check_tensors,
-    fitted,
-    own_generator,
-    restored_generators,
-)
 from bayesrule.posteriors import DiagonalCovariance, GaussianPosterior, Posterior
 from bayesrule.priors import Prior
 
@@ -144,7 +136,7 @@ class PosteriorHolder(torch.optim.Optimizer):
     def generator(self, device: torch.device) -> torch.Generator:
         """The optimizer's own stream of noise on a device."""
         if device not in self._generators:
-            self._generators[device] = own_generator(device, self._seed)
+            self._generators[device] = saved_state.own_generator(device, self._seed)
         return self._generators[device]
 
     @property
@@ -236,18 +228,20 @@ class PosteriorHolder(torch.optim.Optimizer):
         A state of another ``n_data`` is refused: where the data have grown, set ``state["posterior"]["n_data"]``.
         """
         kind = type(self).__name__
-        check_saved(state_dict, kind, self.states, self.plain_states, self.n_data)
-        check_shapes(state_dict["posterior"], kind, self._shapes())
-        check_options(state_dict, self.param_groups, ("lr", *self._rule_options))
+        saved_state.check_saved(state_dict, kind, self.states, self.plain_states, self.n_data)
+        saved_state.check_shapes(state_dict["posterior"], kind, self._shapes())
+        saved_state.check_options(state_dict, self.param_groups, ("lr", *self._rule_options))
         saved = state_dict["posterior"]
-        states = fitted(kind, {name: counted(state) for name, state in self.states.items()}, saved["groups"])
-        plain_states = fitted(kind, {name: counted(state) for name, state in self.plain_states.items()}, saved["plain"])
-        masters = fitted(kind, self._masters, saved["masters"])
+        states, plain_states = (
+            saved_state.fitted(kind, {name: counted(state) for name, state in own.items()}, saved[key])
+            for own, key in ((self.states, "groups"), (self.plain_states, "plain"))
+        )
+        masters = saved_state.fitted(kind, self._masters, saved["masters"])
         mirror = {name: tensor.to(self.mean(self.groups[name])).clone() for name, tensor in saved["mirror"].items()}
-        generators = restored_generators(saved["generators"], saved["seed"])
+        generators = saved_state.restored_generators(saved["generators"], saved["seed"])
         priors = self.priors.fitting(saved["prior"])
         if self.likelihood is not None:
-            check_tensors(self.likelihood, saved["likelihood"])
+            saved_state.check_tensors(self.likelihood, saved["likelihood"])
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
         self.steps, self.skipped_steps, self._seed = saved["steps"], saved["skipped_steps"], saved["seed"]
         self.states, self.plain_states, self._masters, self._mirror = states, plain_states, masters, mirror
