@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 import bayesrule as br
 from bayesrule.nn import seed_history
+from bayesrule.nn.home import Home
 from bayesrule.random import Replay
 
 X = torch.linspace(-1, 1, 200, dtype=torch.float64).reshape(5, 40)
@@ -186,3 +187,13 @@ def test_the_seed_history_finds_a_state_again_and_forgets_the_oldest(monkeypatch
         recalled.append(history.recall())
         assert copy.deepcopy(history).recall() is None
     assert recalled == [None, 2, 3]
+
+
+def test_homes_are_those_of_all_modules_once_and_in_order() -> None:
+    layer = nn.Linear(4, 4)
+    net = nn.Sequential(layer, nn.Sequential(nn.LayerNorm(4), layer), nn.MultiheadAttention(4, 2), nn.Linear(4, 1))
+    bnn = br.bayesianize(net)
+    walked = [module for module in bnn.modules() if isinstance(module, Home)]
+    assert list(bnn.homes().values()) == walked
+    assert list(bnn.homes()) == [home.name for home in walked]
+    assert len(walked) == 2 + 4 + 2

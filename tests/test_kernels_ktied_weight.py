@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 import bayesrule as br
 from bayesrule.kernels import ParameterTap, StoredParameters, ktied_weight
 from bayesrule.posteriors.ktied import KTiedCovariance
+from bayesrule.random import FromGenerator, Replay
 
 SIZES = [(1, 1, 1), (7, 3, 1), (3, 9, 2), (13, 6, 3), (900, 2, 2)]
 """Fan-in, fan-out and rank; so long a row is not multiplied as a matrix."""
@@ -110,3 +111,18 @@ def test_where_the_general_form_serves() -> None:
     assert ktied_weight(stored, noise.float()) is None
     with torch.no_grad():
         assert not drawn(stored, noise).requires_grad
+
+
+@pytest.mark.parametrize("kernel", [None, 3], ids=["dense", "convolution"])
+def test_noise_lies_as_the_weight_does(kernel: int | None) -> None:
+    """Where that is its matrix transposed; else, and from a source of one's own, as the event does."""
+    layer = nn.Linear(9, 12) if kernel is None else nn.Conv2d(1, 12, kernel)
+    posterior = br.bayesianize(layer, br.KTied(2)).posteriors()["weight"]
+    torch.manual_seed(1)
+    noise = posterior.noise_from(FromGenerator())
+    torch.manual_seed(1)
+    flat = torch.randn(9 * 12)
+    assert noise.shape == (9, 12)
+    assert torch.equal(noise, flat.view(12, 9).T if kernel is None else flat.view(9, 12))
+    own = posterior.noise_from(Replay([torch.arange(108.0).view(9, 12)]))
+    assert torch.equal(own, torch.arange(108.0).view(9, 12))

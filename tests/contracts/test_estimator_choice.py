@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from estimator_cases import ANY, ESTIMATORS, POSTERIORS, accepted, every_layer, posterior_of, recorded, refuses
@@ -189,3 +191,25 @@ def test_auto_samples_the_weight_where_nothing_else_is_offered(name: str, layer_
     one = example.x[:1]
     assert example.contraction.rows(one) < example.contraction.view.fan_in
     assert Auto().choose(posterior, example.contraction, one) == WeightSample()
+
+
+def test_a_layer_chooses_anew_for_another_batch_and_another_posterior() -> None:
+    """And remembers between: a dense layer takes local noise for few rows, a drawn weight for many."""
+    bnn = br.bayesianize(nn.Linear(64, 64), br.KTied(2), br.Normal(1.0), Auto())
+    layer, asked = bnn.module, []
+
+    class Told(Auto):
+        def choose(self, *arguments: Any) -> Estimator:
+            asked.append(super().choose(*arguments))
+            return asked[-1]
+
+    layer.estimator = Told()
+    for rows in (8, 8, 512, 512, 8):
+        bnn(torch.randn(rows, 64))
+    assert asked == [LocalReparam(), WeightSample(), LocalReparam()]
+    with torch.no_grad():
+        free = bnn.recast(
+            {"": br.Diagonal()}, {"weight": {"log_std": torch.full((64, 64), -3.0)}}, {"weight": "now free"}
+        )
+    free(torch.randn(8, 64))
+    assert len(asked) == 4

@@ -26,6 +26,8 @@ class Auto(Estimator):
     `Posterior.draw_work` and `Posterior.projection_work`, at the prices of the device.
     """
 
+    chooses = True
+
     def output(self, posterior: Posterior, contraction: Contraction, x: Tensor, noise: NoiseSource) -> Tensor:
         """By the estimator chosen."""
         return self.choose(posterior, contraction, x).output(posterior, contraction, x, noise)

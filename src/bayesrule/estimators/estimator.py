@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -14,6 +15,9 @@ from bayesrule.random import FromGenerator, NoiseSource
 
 class Estimator(ABC):
     """Knows a posterior and a contraction, nothing of layers. Noise is asked for, never made."""
+
+    chooses: ClassVar[bool] = False
+    """Whether `choose` may give another one: by the posterior's family, the layer, and the input's shape and device."""
 
     def __call__(
         self, posterior: Posterior, contraction: Contraction, x: Tensor, noise: NoiseSource | None = None

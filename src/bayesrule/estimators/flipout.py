@@ -26,7 +26,7 @@ class Flipout(Estimator):
         """The output at the mean and the sign-flipped perturbation."""
         refuse_correlated(posterior, contraction)
         output = contraction(x, posterior.mean)
-        drawn = posterior.from_noise(noise(tuple(posterior.noise_shape), posterior.noise_law, posterior.mean))
+        drawn = posterior.from_noise(posterior.noise_from(noise))
         noise = by_example(noise)
         input_signs = contraction.sign_shape(x)
         flipped = x if input_signs is None else x * noise(input_signs, "sign", x)

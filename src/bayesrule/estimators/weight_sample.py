@@ -31,4 +31,4 @@ class WeightSample(Estimator):
 
 
 def _drawn(posterior: Posterior, noise: NoiseSource) -> Tensor:
-    return posterior.from_noise(noise(tuple(posterior.noise_shape), posterior.noise_law, posterior.mean))
+    return posterior.from_noise(posterior.noise_from(noise))

@@ -22,6 +22,8 @@ def ktied_weight(stored: StoredParameters, noise: Tensor) -> Tensor | None:
     if noise.ndim != 2 or not ordinary_on_cpu(noise, *stored.parameters):
         return None
     tapped = stored.take()
+    if tapped is not None:
+        tapped.slopes.shared = True  # the drawn weight's gradient, which is the mean's too, may be somebody else's
     return _KTiedWeight.apply(*(stored.parameters if tapped is None else tapped.tensors), noise.mT).mT
 
 
@@ -32,14 +34,14 @@ class _KTiedWeight(torch.autograd.Function):
     def forward(ctx: Any, mean: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Tensor) -> Tensor:
         rows = fan_in_logs.mT.exp(), fan_out_logs.mT.exp()
         ctx.save_for_backward(fan_in_logs, fan_out_logs, noise, *rows)
-        return outer_sum(rows[1], rows[0]).mul_(noise).add_(mean)
+        std = outer_sum(rows[1], rows[0])
+        return torch.addcmul(mean, std, noise, out=std)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         fan_in_logs, fan_out_logs, noise, fan_in, fan_out = ctx.saved_tensors
         of_mean, of_fan_in, of_fan_out, _ = ctx.needs_input_grad
-        # A tap adds to what it is given, and the gradient may be another's too.
-        mean_gradient = gradient.clone() if of_mean else None
+        mean_gradient = gradient if of_mean else None
         if not (of_fan_in or of_fan_out):
             return mean_gradient, None, None, None
         if torch.is_grad_enabled():  # to be differentiated in its turn

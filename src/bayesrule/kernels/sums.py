@@ -10,20 +10,24 @@ from torch import Tensor
 from bayesrule.kernels.operators import has_kernels
 
 
-def add_multiples(sums: Sequence[Tensor | None], terms: Sequence[tuple[Tensor, float]], factor: Tensor) -> list[Tensor]:
+def add_multiples(
+    sums: Sequence[Tensor | None], terms: Sequence[tuple[Tensor, float]], factor: Tensor, *, in_place: bool = True
+) -> list[Tensor]:
     """``sum + factor · number · tensor`` for each (tensor, number) of the terms; a sum that is None counts as zero.
 
     Args:
-        sums: In the terms' precision or a lower one; they may be overwritten.
+        sums: In the terms' precision or a lower one.
         terms: What to add to each.
         factor: One number, in a tensor.
+        in_place: Whether sums may be overwritten.
     """
     on_cpu = factor.device.type == "cpu"
-    if not on_cpu and all(_for_kernel(start, tensor) for start, (tensor, _) in zip(sums, terms, strict=True)):
+    by_kernel = in_place and not on_cpu
+    if by_kernel and all(_for_kernel(start, tensor) for start, (tensor, _) in zip(sums, terms, strict=True)):
         return _by_kernels(sums, terms, factor)
     # A CPU reads the number once, at no cost; a GPU would wait for it.
     number = factor.item() if on_cpu else factor
-    return [_added(start, tensor, by, number) for start, (tensor, by) in zip(sums, terms, strict=True)]
+    return [_added(start, tensor, by, number, in_place) for start, (tensor, by) in zip(sums, terms, strict=True)]
 
 
 def cast_with_squares(tensor: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
@@ -51,11 +55,11 @@ def _for_kernel(start: Tensor | None, tensor: Tensor) -> bool:
     return has_kernels(tensor) and tensor.dtype == torch.float32 and whole
 
 
-def _added(start: Tensor | None, tensor: Tensor, number: float, factor: float | Tensor) -> Tensor:
+def _added(start: Tensor | None, tensor: Tensor, number: float, factor: float | Tensor, in_place: bool) -> Tensor:
     if start is None:
         return tensor * (factor * number)
     if isinstance(factor, Tensor):
         return torch.addcmul(start, tensor, factor, value=number)
-    if start.dtype == tensor.dtype:
+    if in_place and start.dtype == tensor.dtype:
         return start.add_(tensor, alpha=factor * number)
     return torch.add(start, tensor, alpha=factor * number)

@@ -27,12 +27,14 @@ class KLSlopes:
         differentiable: Gives the same from the KL's own gradient and the parameters, by plain operations.
         squares: Numbers whose sum is that of the mean's squares, where the layer's cast found them.
         forget: Told when the node is run backwards, after which no KL needs to find it.
+        shared: Whether the mean's gradient from the layer may be somebody else's too, and must not be written over.
     """
 
     terms: tuple[tuple[Tensor, float], ...] | None = None
     differentiable: Slopes | None = None
     squares: Tensor | None = None
     forget: Callable[[KLSlopes], None] | None = None
+    shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -208,4 +210,4 @@ def _joined(ctx: Any, gradients: list[Tensor | None], of_kl: Tensor) -> list[Ten
     if torch.is_grad_enabled():
         slopes = ctx.slopes.differentiable(of_kl, ctx.parameters)
         return [slope if each is None else each + slope for each, slope in zip(gradients, slopes, strict=True)]
-    return add_multiples(gradients, ctx.slopes.terms, of_kl)
+    return add_multiples(gradients, ctx.slopes.terms, of_kl, in_place=not ctx.slopes.shared)

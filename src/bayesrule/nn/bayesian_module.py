@@ -69,7 +69,9 @@ class BayesianModule(nn.Module):
 
     def homes(self) -> dict[str, Home]:
         """Every posterior's home, once, by the group's name."""
-        return {module.name: module for module in self.modules() if isinstance(module, Home)}
+        found: dict[str, Home] = {}
+        _collect_homes(self, found)
+        return found
 
     def default_likelihood(self) -> Likelihood | None:
         """The one given at conversion."""
@@ -108,6 +110,15 @@ class BayesianModule(nn.Module):
             settle(homes[group], families[layers[group]], tensors)
         copied.conversion = recast_table(self.conversion, homes, families, notes)
         return copied
+
+
+def _collect_homes(module: nn.Module, found: dict[str, Home]) -> None:
+    """Those below a module, in order: a few times faster than `nn.Module.modules`, and asked for in every KL."""
+    for child in module._modules.values():
+        if isinstance(child, Home):
+            found.setdefault(child.name, child)
+        elif child is not None:
+            _collect_homes(child, found)
 
 
 OF_AN_OPTIMIZER = {

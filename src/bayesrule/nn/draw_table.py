@@ -118,8 +118,7 @@ class DrawTable:
         source = self.noise if seed is None else seeded(self.noise, home.mean.device, seed, home.name)
         with _apart(home):
             posterior = home()
-            noise = source(tuple(posterior.noise_shape), posterior.noise_law, posterior.mean)
-            parts = posterior.split(posterior.from_noise(noise))
+            parts = posterior.split(posterior.from_noise(posterior.noise_from(source)))
         self._drawn[home.name] = parts, torch.is_grad_enabled()
         return parts
 

@@ -32,6 +32,8 @@ class BayesianLayer(nn.Module):
     """From a parameter's name in this module to its name in the whole model."""
     order: tuple[str, ...]
     """The names of the module's parameters, drawn or not, as they were registered."""
+    last_choice: tuple[tuple[Any, ...], Estimator] | None
+    """In which circumstances an estimator chose another one, the last time, and which."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """One root call if none is under way; a draw of the output."""
@@ -59,11 +61,21 @@ class BayesianLayer(nn.Module):
         home = self._home("weight")
         if home.name in self.draws.shared:
             return None
-        posterior = home()
-        estimator = self.estimator.choose(posterior, self.contraction, args[0])
+        estimator = self._estimator_for(home, args[0], self.contraction)
         if isinstance(estimator, WeightSample) and not self.contraction.picks_rows:
             return None
-        return (estimator, posterior) if self.draws.claim(home) else None
+        return (estimator, home()) if self.draws.claim(home) else None
+
+    def _estimator_for(self, home: Home, x: Tensor, contraction: Contraction) -> Estimator:
+        """The one for this input; what was chosen for the last one is remembered, for one of the same shape."""
+        if not self.estimator.chooses:
+            return self.estimator
+        if torch.compiler.is_compiling():
+            return self.estimator.choose(home(), contraction, x)
+        circumstances = self.estimator, home.posterior.family, x.shape, x.device
+        if self.last_choice is None or self.last_choice[0] != circumstances:
+            self.last_choice = circumstances, self.estimator.choose(home(), contraction, x)
+        return self.last_choice[1]
 
     def extra_repr(self) -> str:
         """As the plain module's; to print a model draws nothing."""
@@ -193,7 +205,8 @@ def make_bayesian(
     module.__class__ = _bayesian_class(type(module), tuple(homes))
     module.homes = nn.ModuleDict(homes)
     object.__setattr__(module, "draws", draws)
-    settings = {"qualified": qualified, "estimator": estimator, "contraction": contraction, "order": order}
+    settings = {"qualified": qualified, "estimator": estimator, "contraction": contraction, "order": order,
+                "last_choice": None}  # fmt: skip
     for key, value in settings.items():
         setattr(module, key, value)
     if isinstance(module, BayesianRecurrentLayer):
@@ -215,7 +228,7 @@ def make_plain(module: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
         parameters[full] = nn.Parameter(mean, requires_grad=home.mean.requires_grad)
     order, means = layer.order, {name: parameters[full] for name, full in layer.qualified.items()}
     module.__class__ = layer._plain_class
-    for attribute in ("homes", "draws", "qualified", "estimator", "contraction", "order"):
+    for attribute in ("homes", "draws", "qualified", "estimator", "contraction", "order", "last_choice"):
         delattr(module, attribute)
     for name, mean in means.items():
         module.register_parameter(name, mean)

@@ -31,6 +31,8 @@ class CovarianceOperator(ABC):
     """False where `logdet` is a lower bound, and so a KL an upper bound."""
     noise_copies: ClassVar[int] = 1
     """Standard normals per entry that `sqrt_matmul` takes; several are stacked just before the event."""
+    drawn_as_kept: ClassVar[bool] = False
+    """Whether a draw is made in the memory order of the parameter that the mean shows, and best with noise in it."""
 
     @property
     @abstractmethod

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayesrule.errors import ShapeMismatch
 from bayesrule.kernels import Bias, BiasLaw, StoredParameters
-from bayesrule.linalg import event_dims
+from bayesrule.linalg import MatrixView, event_dims
 from bayesrule.posteriors.covariance import CovarianceOperator
 from bayesrule.posteriors.logarithms import GivenByLogarithms
 from bayesrule.posteriors.output_noise import OutputNoise
@@ -18,7 +18,7 @@ from bayesrule.posteriors.parts import Part, locate
 from bayesrule.posteriors.posterior import Posterior
 from bayesrule.posteriors.restricted import RestrictedCovariance
 from bayesrule.posteriors.work import Work
-from bayesrule.random import NoiseSource
+from bayesrule.random import FromGenerator, NoiseSource
 from bayesrule.typing import Contraction
 
 LOG_2PI = math.log(2 * math.pi)
@@ -59,6 +59,19 @@ class GaussianPosterior(Posterior):
     def independent(self) -> bool:
         """Whether Σ is diagonal."""
         return self.covariance.independent
+
+    def noise_from(self, source: NoiseSource) -> Tensor:
+        """Noise for one draw, in the memory order in which the draw is made."""
+        shape = tuple(self.noise_shape)
+        if self.covariance.drawn_as_kept and isinstance(source, FromGenerator) and self._kept_transposed:
+            return source(shape[::-1], self.noise_law, self.mean).mT
+        return source(shape, self.noise_law, self.mean)
+
+    @property
+    def _kept_transposed(self) -> bool:
+        """Whether the mean shows a parameter that is kept fan-out × fan-in."""
+        layout = self.parts[0].layout if len(self.parts) == 1 and self.mean.ndim == 2 else None
+        return isinstance(layout, MatrixView) and layout.is_transposed_matrix
 
     def from_noise(self, noise: Tensor) -> Tensor:
         """``mean + R ε``."""

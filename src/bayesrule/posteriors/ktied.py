@@ -43,6 +43,7 @@ class KTiedCovariance(GivenByLogarithms, IndependentCovariance):
     anyway, do.
     """
 
+    drawn_as_kept = True
     fan_in_factor: Float[Tensor, "*batch fan_in k"]
     fan_out_factor: Float[Tensor, "*batch fan_out k"]
 

@@ -112,6 +112,10 @@ class Posterior(ABC):
         """Draws with fresh noise; gradients flow to the posterior's parameters."""
         return self.from_noise(draw((*sample_shape, *self.noise_shape), self.noise_law, self.mean, generator))
 
+    def noise_from(self, source: NoiseSource) -> Tensor:
+        """Noise for one draw; families that read it in another order than its rows replace this one."""
+        return source(tuple(self.noise_shape), self.noise_law, self.mean)
+
     def split(self, event: Tensor) -> dict[str, Tensor]:
         """A draw (or any tensor of its shape) cut into the group's parameters, each in its own layout."""
         return split_event(event, self.parts, self.event_dim)

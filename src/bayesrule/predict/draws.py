@@ -7,7 +7,7 @@ from torch import Tensor
 
 from bayesrule.errors import InvalidArgument
 from bayesrule.posteriors import Posterior
-from bayesrule.random import draw, keyed_generator
+from bayesrule.random import FromGenerator, keyed_generator
 
 
 def draw_weights(posteriors: dict[str, Posterior], indices: range, seed: int) -> dict[str, Tensor]:
@@ -32,5 +32,5 @@ def draws_within(memory_limit: int, posteriors: dict[str, Posterior]) -> int:
 
 
 def _draw(posterior: Posterior, seed: int, index: int, name: str) -> Tensor:
-    generator = keyed_generator(posterior.mean.device, seed, index, name)
-    return posterior.from_noise(draw(tuple(posterior.noise_shape), posterior.noise_law, posterior.mean, generator))
+    source = FromGenerator(keyed_generator(posterior.mean.device, seed, index, name))
+    return posterior.from_noise(posterior.noise_from(source))

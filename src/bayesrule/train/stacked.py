@@ -134,4 +134,4 @@ def _flipped(weight: Posterior, x: Tensor, noise: NoiseSource) -> Tensor:
 
 
 def _drawn(posterior: Posterior, noise: NoiseSource) -> Tensor:
-    return posterior.from_noise(noise(tuple(posterior.noise_shape), posterior.noise_law, posterior.mean))
+    return posterior.from_noise(posterior.noise_from(noise))
