@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from bayesrule.contractions import Conv, Linear
+from bayesrule.curvature.fused import FUSED, fused_layers
 from bayesrule.curvature.layers import Layer
 from bayesrule.errors import InvalidArgument, Unsupported
 from bayesrule.posteriors import Part
@@ -29,7 +30,7 @@ class Found:
     frozen: tuple[str, ...]
 
 
-def find_layers(model: nn.Module, plain: Collection[str] = (), *, tapped: bool = True) -> Found:
+def find_layers(model: nn.Module, plain: Collection[str] = (), *, tapped: bool = True, fused: bool = False) -> Found:
     """Every Linear and Conv2d of a network that is called as a module, with the trainable ones of its parameters.
 
     Weights that several such modules share become one layer, whose uses count as positions. Where only the weight is
@@ -39,6 +40,7 @@ def find_layers(model: nn.Module, plain: Collection[str] = (), *, tapped: bool =
         model: The network.
         plain: Names of modules or parameters to leave out.
         tapped: Whether the layers will be tapped, which a convolution with groups cannot be.
+        fused: Whether to find the matrices of recurrent and attention modules too, which no tap sees.
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     _check_names(model, plain, names)
@@ -47,7 +49,7 @@ def find_layers(model: nn.Module, plain: Collection[str] = (), *, tapped: bool =
     modules: dict[str, nn.Linear | nn.Conv2d] = {}
     for path, module in model.named_modules():
         found = [parameter for parameter in module._parameters.values() if parameter is not None]
-        reason = _reason(path, module, plain)
+        reason = _reason(path, module, plain, fused)
         if reason is None and isinstance(module, nn.Linear | nn.Conv2d):
             if tapped and any(each.requires_grad and not _listed(names[id(each)], plain) for each in found):
                 _refuse_groups(path, module)
@@ -60,6 +62,15 @@ def find_layers(model: nn.Module, plain: Collection[str] = (), *, tapped: bool =
                 shared = len(owners[id(parameter)]) > 1 and isinstance(module, nn.Embedding)
                 reasons[id(parameter)] = f"tied to {path}: {reason}" if shared else reason
     layers = _layers(modules, names, reasons)
+    if fused:
+
+        def name_if_usable(parameter: nn.Parameter) -> str | None:
+            alone = parameter.requires_grad and id(parameter) not in reasons and len(owners[id(parameter)]) == 1
+            return names[id(parameter)] if alone else None
+
+        order = list(names.values())
+        everything = (*layers, *fused_layers(model, name_if_usable))
+        layers = tuple(sorted(everything, key=lambda layer: order.index(layer.name)))
     held = {part.name for layer in layers for part in layer.parts}
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     others = {name: reasons.get(id(p), "not a layer's weight or bias") for name, p in trainable.items()}
@@ -110,13 +121,14 @@ def _check_alike(paths: list[str], modules: dict[str, nn.Linear | nn.Conv2d]) ->
         )  # fmt: skip
 
 
-def _reason(path: str, module: nn.Module, plain: Collection[str]) -> str | None:
-    """Why this module's own parameters cannot be tapped; None where they can."""
+def _reason(path: str, module: nn.Module, plain: Collection[str], fused: bool) -> str | None:
+    """Why this module's own parameters cannot be tapped, or are not wanted; None where they can, and are."""
     if _listed(path, plain):
         return "listed in plain"
-    if isinstance(module, NonDynamicallyQuantizableLinear):
+    if isinstance(module, NonDynamicallyQuantizableLinear) and not fused:
         return "read by nn.MultiheadAttention, never called"
-    return None if isinstance(module, nn.Linear | nn.Conv2d) else f"of a {type(module).__name__}"
+    known = isinstance(module, nn.Linear | nn.Conv2d) or (fused and isinstance(module, FUSED))
+    return None if known else f"of a {type(module).__name__}"
 
 
 def _refuse_groups(path: str, module: nn.Linear | nn.Conv2d) -> None:

@@ -18,7 +18,7 @@ from bayesrule.posteriors import Part
 
 @dataclass(frozen=True)
 class Layer:
-    """The trainable parameters of a Linear or Conv2d, as one matrix: the weight's rows, and the bias as a last row.
+    """The trainable parameters of a Linear, a Conv2d or a part of a fused module, as one matrix, the bias a last row.
 
     ``s = op(a, W) + b`` is linear in the matrix, with a constant one as the bias's input: the gradient of an example is
     ``Σ_t a_t g_tᵀ`` over the positions t (of a convolution, a sequence, or several uses of one weight).

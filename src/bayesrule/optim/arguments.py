@@ -92,7 +92,7 @@ def warn_of_biases(kind: type, base: type, model: nn.Module, layers: Collection[
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for layer in layers:
-        weights = {path: names.get(id(model.get_submodule(path)._parameters["weight"])) for path in layer.modules}
+        weights = {path: names.get(id(model.get_submodule(path)._parameters.get("weight"))) for path in layer.modules}
         named = {path: weight for path, weight in weights.items() if weight in plain}
         if named:
             (path, weight), bias = next(iter(named.items())), layer.name

@@ -60,12 +60,13 @@ class PosteriorHolder(torch.optim.Optimizer):
         check_numbers(n_data, lr, plain_lr, kl_weight)
         check_seed(seed)
         model = model._modules.get("_orig_mod") or model  # a compiled network's own modules are those to hook
-        found = find_layers(model, plain, tapped=rule.taps)
+        found = find_layers(model, plain, tapped=rule.taps, fused=rule.from_draws and not rule.taps)
         if not found.layers:
             raise InvalidArgument(
                 "The network has no trainable nn.Linear or nn.Conv2d that could have a posterior",
                 got=f"parameters {list(found.others)[:5]}",
-                remedy="Give the plain network (not a converted one), with parameters that ask for gradients.",
+                remedy="Give the plain network (not a converted one), with parameters that ask for gradients. IVON and "
+                "KTiedVON take recurrent layers and attention too.",
             )
         warn_of_biases(type(self), PosteriorHolder, model, found.layers, plain)
         self.model, self.rule, self.likelihood = model, rule, likelihood
@@ -207,7 +208,7 @@ class PosteriorHolder(torch.optim.Optimizer):
             **super().state_dict(),
             "posterior": {
                 "optimizer": type(self).__name__,
-                "shapes": self._shapes(),
+                "shapes": saved_state.shapes_of(self.trained),
                 "n_data": self.n_data,
                 "steps": self.steps,
                 "skipped_steps": self.skipped_steps,
@@ -229,7 +230,7 @@ class PosteriorHolder(torch.optim.Optimizer):
         """
         kind = type(self).__name__
         saved_state.check_saved(state_dict, kind, self.states, self.plain_states, self.n_data)
-        saved_state.check_shapes(state_dict["posterior"], kind, self._shapes())
+        saved_state.check_shapes(state_dict["posterior"], kind, saved_state.shapes_of(self.trained))
         saved_state.check_options(state_dict, self.param_groups, ("lr", *self._rule_options))
         saved = state_dict["posterior"]
         states, plain_states = (
@@ -288,9 +289,6 @@ class PosteriorHolder(torch.optim.Optimizer):
         named = {name: p for name, p in self.model.named_parameters() if name not in found.frozen}
         own = {} if self.likelihood is None else dict(self.likelihood.named_parameters())
         return {**named, **{f"{PLAIN_PREFIX}{name}": p for name, p in own.items() if p.requires_grad}}
-
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: tuple(parameter.shape) for name, parameter in self.trained.items()}
 
     def _posterior_names(self) -> dict[str, str]:
         return {part.name: group.name for group in self.groups.values() for part in group.parts}

@@ -38,6 +38,11 @@ def check_saved(state: Any, kind: str, groups: Collection[str], plain: Collectio
         )  # fmt: skip
 
 
+def shapes_of(parameters: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """What `check_shapes` compares."""
+    return {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+
+
 def check_shapes(saved: Mapping[str, Any], kind: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Refuse the state of a network with other parameters: a joint posterior has but their number."""
     there = saved.get("shapes", shapes)
