@@ -47,7 +47,7 @@ class PosteriorOptimizer(SamplingHolder):
         mirrored: Whether every second draw is the one before with the other sign of its deviation: half the cost of
             drawing, and deviations that cancel over two steps; ignored for draws of each example.
         noise_lr: Step size of the update of the likelihood's noise posterior.
-        plain: Modules or parameters to be trained without a posterior, by Adam, as those are that have none (see `plan`).
+        plain: Modules or parameters to be trained without a posterior, by Adam, as other layers are (see `plan`).
         plain_lr: Adam's step size for them.
         param_groups: As torch's, also with modules or names, for parameters with options of their own (``lr``, or the
             rule's).
