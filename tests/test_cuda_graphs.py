@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -63,9 +65,12 @@ def _recorded_steps(serial: bool, half: bool, posterior: br.KTied | br.Diagonal,
 
 
 @pytest.fixture
-def matrix_units(monkeypatch: pytest.MonkeyPatch) -> None:
+def matrix_units() -> Iterator[None]:
     """In full precision noise has no lane."""
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True  # which cannot be deleted, as a monkeypatch would to undo it
+    yield
+    torch.backends.cuda.matmul.allow_tf32 = before
 
 
 @pytest.mark.gpu
