@@ -94,7 +94,7 @@ def layers_together(wrap: Callable[..., Parallel], parts: int = 1, **options: An
         if parts == 1:
             loss(*parallel.own(x, y)).backward()
         else:
-            for share, *rows in parallel.microbatches(min(parts, len(x)), x, y):
+            for share, *rows in parallel.microbatches(parts, x, y):
                 (share * loss(*rows)).backward()
 
     adam_steps(bnn, backward)

@@ -111,8 +111,18 @@ def test_gradients_of_parts_add_up_to_those_of_the_batch(options: dict[str, Any]
             (share * (F.cross_entropy(parallel(part_x), part_y) + br.kl(bnn) / cases.N_DATA)).backward()
         return [parameter.grad for parameter in bnn.parameters()]
 
-    for whole, added in zip(gradients(1), gradients(3), strict=True):
-        torch.testing.assert_close(added, whole, rtol=1e-9, atol=1e-12)
+    for parts in (3, 9):  # of which there are no more than rows
+        for whole, added in zip(gradients(1), gradients(parts), strict=True):
+            torch.testing.assert_close(added, whole, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("total", range(1, 12))
+def test_all_processes_cut_a_batch_into_as_many_parts(total: int) -> None:
+    """None of them may wait for another's."""
+    for size in (1, 2, 3):
+        own = [Rows.of(total, World(rank, size)) for rank in range(size)]
+        fewest = {rows.fewest(World(rank, size)) for rank, rows in enumerate(own)}
+        assert fewest == {min(rows.count for rows in own)}
 
 
 @pytest.mark.parametrize("name", [name for name in cases.HOLDERS if "mirrored" not in name])

@@ -70,8 +70,9 @@ def test_a_fault_in_the_network_is_shown_as_it_is() -> None:
         br.predict(bnn, numbers(4), 3)
 
 
-@pytest.mark.parametrize("samples", [0, -3])
-def test_no_draw_is_refused(samples: int) -> None:
+@pytest.mark.parametrize("samples", [0, -3, 1.5])
+def test_what_is_no_number_of_draws_is_refused(samples: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     bnn, inputs = CASES["mlp"].build()
     with pytest.raises(InvalidArgument, match=f"At least one draw.*samples={samples}"):
         br.predict(bnn, inputs, samples)

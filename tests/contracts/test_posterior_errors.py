@@ -107,3 +107,9 @@ def test_every_error_is_the_librarys_and_a_builtin_one() -> None:
         KTied(rank=0)
     assert isinstance(caught.value, ValueError)
     assert (caught.value.what, caught.value.got) == ("The rank of a k-tied posterior must be at least 1", 0)
+
+
+def test_a_rank_is_a_whole_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(InvalidArgument, match=r"whole number. Got: 1\.5"):
+        KTied(rank=1.5)  # type: ignore[arg-type]

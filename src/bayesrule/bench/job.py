@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from bayesrule.bench.models import Model
 from bayesrule.errors import InvalidArgument
 from bayesrule.train.captured import Captured
+from bayesrule.train.compiling import compile_options
 
 N_DATA = 60_000
 PRIOR_STD, INIT_STD = 0.2, 0.01
@@ -116,11 +117,9 @@ class Job:
         """
         if not self.mode.compiled:
             return loss
-        # Inductor's own generator of normals is slower than torch's on a CPU.
-        options: dict[str, Any] | None = {"fallback_random": True} if self.device.type == "cpu" else None
         # A code object of its own: torch keeps what it compiled by code object, and calls look through all of it.
         own = FunctionType(loss.__code__.replace(), loss.__globals__, loss.__name__, None, loss.__closure__)
-        return torch.compile(own, fullgraph=whole, dynamic=False, options=options)
+        return torch.compile(own, fullgraph=whole, dynamic=False, options=compile_options(self.device))
 
     def precision(self) -> AbstractContextManager[Any]:
         """Of the forward pass."""

@@ -52,17 +52,30 @@ def bench(request: Request, command: str, told: Told = lambda what, done, parts:
         drawn = [known for known in map(model, request.models) if known.drawn_at]
         parts += [(f"{known.name}, predictions", partial(predictions, known, present, request)) for known in drawn]
     rows: list[Row] = []
+    interrupted = {}
     for number, (words, part) in enumerate(parts):
         told(words, number, len(parts))
         _tidy(torch.device(request.device))
-        found, refused = part()
+        try:
+            found, refused = part()
+        except KeyboardInterrupt:
+            if not rows:
+                raise
+            interrupted = {"interrupted": f"after {number} of {len(parts)} parts"}
+            break
         rows, skipped = rows + found, skipped + refused
-    told("done", len(parts), len(parts))
+    told("stopped" if interrupted else "done", len(parts), len(parts))
     result = result_of(
         f"bench/{'cuda' if request.device.startswith('cuda') else 'cpu'}", command, request.device,
         time.perf_counter() - started, rows, skipped, seed=request.seed, packages=PEERS,
     )  # fmt: skip
-    return {**result, "date": datetime.now(UTC).date().isoformat(), "notes": _notes(result), "claims": _claims(result)}
+    return {
+        **result,
+        **interrupted,
+        "date": datetime.now(UTC).date().isoformat(),
+        "notes": _notes(result),
+        "claims": _claims(result),
+    }
 
 
 def steps(known: Model, batch: int, mode: Mode, names: Sequence[str], request: Request) -> Found:

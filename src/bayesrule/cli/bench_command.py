@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import warnings
@@ -77,8 +78,14 @@ def run_bench(console: Console, preset: str, given: dict[str, Any], out: Path, t
     import torch
 
     from bayesrule import bench as package
+    from bayesrule.cli.outputs import require_writable
+    from bayesrule.errors import InvalidArgument
+    from bayesrule.train import TrainingInterrupted
 
     request = _request(preset, given)
+    if threads < 1:
+        raise InvalidArgument("--threads is 1 at least", got=threads)
+    require_writable(out)
     threads_before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -89,6 +96,10 @@ def run_bench(console: Console, preset: str, given: dict[str, Any], out: Path, t
         torch.set_num_threads(threads_before)
     console.print(package.write_report(out, {**result, "preset": preset}), markup=False)
     console.print(f"\nWritten: {out}", markup=False)
+    if "interrupted" in result:
+        raise TrainingInterrupted(
+            "Interrupted", got=f"{result['interrupted']}, which are written", remedy="Measure the others by themselves."
+        )
 
 
 def _refuse_to_replace(out: Path, force: bool) -> None:
@@ -108,6 +119,7 @@ def list_contenders(console: Console) -> None:
     from bayesrule.text_table import aligned
 
     rows = [("model", name, "") for name in MODELS]
+    rows += [("model", "dense-WIDTH, dense-WIDTHxDEPTH", "square dense layers of any other size")]
     rows += [("method", name, method.title) for name, method in METHODS.items()]
     rows += [("peer", name, peer.absent() or "installed") for name, peer in PEERS.items()]
     console.print(aligned(("", "name", ""), *rows), markup=False)
@@ -116,19 +128,29 @@ def list_contenders(console: Console) -> None:
 def _request(preset: str, given: dict[str, Any]) -> Request:
     import torch
 
-    from bayesrule.bench import PRESETS
+    from bayesrule.bench import PEERS, PRESETS
     from bayesrule.data.names import nearest
     from bayesrule.errors import InvalidArgument
 
     if preset not in PRESETS:
         remedy = f"{nearest(preset, PRESETS)}Use {', '.join(PRESETS)}."
         raise InvalidArgument("There is no such preset", got=preset, remedy=remedy)
-    for name, least in (("rounds", 1), ("draws", 1), ("seconds", 0), ("inputs", 0)):
-        if given.get(name, least) < least:
+    for name, least in (("rounds", 1), ("draws", 1), ("seconds", 0), ("inputs", 0), ("seed", 0)):
+        if not given.get(name, least) >= least:  # nor is a NaN
             raise InvalidArgument(f"--{name} is {least} at least", got=given[name])
+    for name, value in given.items():
+        if value == ():
+            raise InvalidArgument(f"--{'compile' if name == 'modes' else name} names nothing", got="an empty list")
+    named = given.get("methods", ())
+    missing = {name: why for name in named if name in PEERS and (why := PEERS[name].absent())}
+    if named and len(missing) == len(named):
+        raise InvalidArgument(f"{', '.join(missing)} cannot be measured here", got="; ".join(missing.values()))
     request = replace(PRESETS[preset], **given)
-    if request.device.startswith("cuda") and not torch.cuda.is_available():
-        raise InvalidArgument("There is no CUDA device here", got=request.device, remedy="Use --device cpu.")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", request.device):
+        raise InvalidArgument("--device is cpu or cuda", got=request.device)
+    if request.device != "cpu" and not torch.cuda.is_available():
+        other = "--preset full" if preset == "gpu" else "--device cpu"
+        raise InvalidArgument("There is no CUDA device here", got=request.device, remedy=f"Use {other}.")
     return request
 
 
@@ -145,7 +167,7 @@ def _progress(console: Console) -> Iterator[Callable[[str, int, int], None]]:
 
 
 def _words(listed: str | None) -> tuple[str, ...] | None:
-    return None if listed is None else tuple(word.strip() for word in listed.split(",") if word.strip())
+    return None if listed is None else tuple(dict.fromkeys(word.strip() for word in listed.split(",") if word.strip()))
 
 
 def _numbers(listed: str | None) -> tuple[int, ...] | None:
@@ -153,5 +175,5 @@ def _numbers(listed: str | None) -> tuple[int, ...] | None:
 
     words = _words(listed)
     if words is not None and not all(word.isdigit() and int(word) > 0 for word in words):
-        raise InvalidArgument("--batch takes whole numbers, as in 128,1024", got=listed)
+        raise InvalidArgument("--batch takes whole numbers from 1 on, as in 128,1024", got=listed)
     return None if words is None else tuple(map(int, words))

@@ -45,7 +45,7 @@ def new_model_folder(folder: Path, *, resume: bool = False, force: bool = False)
     """A model folder to write into; refused if its content would be lost, and gone again if nothing came of it."""
     existed = folder.exists()
     _refuse(folder, resume=resume, force=force)
-    _require_writable(folder)
+    require_writable(folder)
     if not resume:
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     try:
@@ -88,7 +88,8 @@ def _refuse(folder: Path, *, resume: bool, force: bool) -> None:
         )  # fmt: skip
 
 
-def _require_writable(folder: Path) -> None:
+def require_writable(folder: Path) -> None:
+    """Make the folder, and refuse one that cannot be written into."""
     probe = folder / f".{secrets.token_hex(8)}"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -59,10 +59,11 @@ class Parallel:
         part belong into the loop; under DDP gradients are exchanged once, with the last part.
 
         Args:
-            parts: How many.
+            parts: How many, or as many as the process with the fewest rows has.
             *tensors: Of the whole batch, as for `own`.
         """
         own = self._rows = Rows.of(len(tensors[0]), self.world)
+        parts = min(parts, own.fewest(self.world))  # the same number everywhere, as shards are exchanged in each
         if self.equal_parts and own.count % parts:
             raise InvalidArgument(f"{own.count} rows do not make parts of one size", got=f"{parts} parts")
         generator = torch.default_generator if self.noise is None else self.noise.generator or torch.default_generator

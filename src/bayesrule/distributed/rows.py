@@ -30,10 +30,14 @@ class Rows:
         first = world.rank * share + min(world.rank, rest)
         return cls(first, share + (world.rank < rest), total)
 
+    def fewest(self, world: World) -> int:
+        """The rows of the process that has fewest."""
+        return self.total if self.total < world.size else self.total // world.size
+
     def parts(self, count: int) -> list[Rows]:
         """These rows as so many consecutive parts, as even as can be."""
         if not 1 <= count <= self.count:
-            raise InvalidArgument(f"{self.count} rows make between 1 and {self.count} parts", got=count)
+            raise InvalidArgument(f"A batch is cut into at least 1 part and at most {self.count}, its rows", got=count)
         pieces = [Rows.of(self.count, World(number, count)) for number in range(count)]
         return [Rows(self.first + piece.first, piece.count, self.total) for piece in pieces]
 

@@ -100,8 +100,8 @@ def _as_it_is(likelihood: Likelihood | None) -> Likelihood | None:
 
 
 def _check(inputs: tuple[Any, ...], samples: int, batch_size: int, strategy: str) -> None:
-    if samples < 1:
-        raise InvalidArgument("At least one draw is needed", got=f"samples={samples}")
+    if samples < 1 or samples % 1:
+        raise InvalidArgument("At least one draw is needed, and a whole number of them", got=f"samples={samples}")
     if batch_size < 1:
         raise InvalidArgument("batch_size must be at least 1", got=batch_size)
     if strategy not in get_args(Strategy):

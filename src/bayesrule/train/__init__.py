@@ -5,6 +5,7 @@ from bayesrule.train.active_learning import Learner, Rounds, active_learning
 from bayesrule.train.batches import TensorBatches
 from bayesrule.train.captured import Captured, CapturedStep
 from bayesrule.train.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
+from bayesrule.train.compiling import compile_options
 from bayesrule.train.divergence import TrainingDiverged
 from bayesrule.train.fit import Fitted, fit
 from bayesrule.train.gradient_snr import SNR, GradientSNR, gradient_snr
@@ -32,6 +33,7 @@ __all__ = [
     "TrainingInterrupted",
     "acquire",
     "active_learning",
+    "compile_options",
     "fit",
     "gradient_snr",
     "load",

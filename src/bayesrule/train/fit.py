@@ -89,10 +89,11 @@ def fit(
         valid_samples: Draws for the validation score.
         n_data: Training examples; by default the size of ``train.dataset``.
         seed: Of everything random.
-        out: Folder for checkpoints.
+        out: Folder for checkpoints; one that holds a checkpoint already is refused without ``resume``.
         resume: Go on from the checkpoint in ``out``, if there is one.
-        callbacks: Called as ``callback(loop, epoch)`` after every epoch.
-        watchers: Called as ``watcher(loop)`` after every step, when its gradients are still there.
+        callbacks: Called as ``callback(loop, epoch)`` after every epoch with the epoch's record, an `Epoch`.
+        watchers: Called as ``watcher(loop)`` after every step, when its gradients are still there; under ``torchrun``
+            in the first process only, as callbacks are.
         schedule: Of the learning rate: down to zero along a cosine, or none.
         capture: Record the step as a CUDA graph and replay it: much faster for small models. The model and the batches
             must lie on the device (`TensorBatches`), and the network must do the same work for every batch.
@@ -103,6 +104,8 @@ def fit(
         raise InvalidArgument("epochs must be at least 1", got=epochs)
     if not lr > 0:
         raise InvalidArgument("The learning rate must be positive", got=lr)
+    if isinstance(valid, list | tuple) and not valid:
+        raise InvalidArgument("There are no validation batches", got=repr(valid), remedy="Leave valid out.")
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         bnn = _converted(module, posterior, prior, estimator, likelihood)
@@ -142,7 +145,12 @@ def fit(
                 "conversion": str(bnn.conversion),
             },
         )
-        if (resume or restarted()) and loop.checkpoint is not None and loop.checkpoint.exists():
+        if loop.checkpoint is not None and loop.checkpoint.exists():
+            if not (resume or restarted()):
+                raise InvalidArgument(
+                    "The folder holds the checkpoint of an earlier run, which this one would replace",
+                    got=loop.checkpoint, remedy="Go on with that run by resume=True, or name another folder.",
+                )  # fmt: skip
             loop.resume(loop.checkpoint)
         try:
             loop.run(train)

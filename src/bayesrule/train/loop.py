@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from bayesrule.distributed import Parallel, World
-from bayesrule.errors import BayesruleError
+from bayesrule.errors import BayesruleError, InvalidArgument
 from bayesrule.nn import BayesianModule, NegativeELBO
 from bayesrule.predict import predict
 from bayesrule.train.captured import CapturedStep
@@ -262,6 +262,11 @@ def validation_nll(batches: Batches, samples: int, seed: int) -> Callable[[Bayes
         for *inputs, targets in batches:
             log_prob = predict(bnn, tuple(inputs), samples, seed=seed).log_prob(targets)
             total, count = total - float(log_prob.sum()), count + log_prob.numel()
+        if not count:
+            raise InvalidArgument(
+                "The validation batches hold no example", got=type(batches).__name__,
+                remedy="Give batches that can be read after every epoch (a DataLoader or a list), or leave valid out.",
+            )  # fmt: skip
         return total / count
 
     return measure
