@@ -4,6 +4,7 @@ from bayesrule.kernels.diagonal_layer import diagonal_output
 from bayesrule.kernels.divergence import (
     diagonal_divergence,
     has_fused_divergence,
+    is_compiled_on_cpu,
     ktied_divergence,
     linked_diagonal_divergence,
     linked_ktied_divergence,
@@ -26,6 +27,7 @@ __all__ = [
     "diagonal_divergence",
     "diagonal_output",
     "has_fused_divergence",
+    "is_compiled_on_cpu",
     "ktied_divergence",
     "ktied_output",
     "ktied_weight",

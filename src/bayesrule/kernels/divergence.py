@@ -27,6 +27,13 @@ def has_fused_divergence(*tensors: Tensor) -> bool:
     return not torch.compiler.is_compiling() and (ordinary_on_cpu(*tensors) or takes_kernel(*tensors))
 
 
+def is_compiled_on_cpu(*tensors: Tensor) -> bool:
+    """Whether a compiler sees these on a CPU: there it makes all entries of ``U Vᵀ``, which an operator need not."""
+    return torch.compiler.is_compiling() and all(
+        tensor.device.type == "cpu" and tensor.dtype in (torch.float32, torch.float64) for tensor in tensors
+    )
+
+
 def diagonal_divergence(mean: Tensor, log_std: Tensor, centre: float, precision: float) -> Tensor:
     """``Σ ½[τ(σ² + (μ − m₀)²) − 1 − log τ] − log σ`` for the precision τ of the prior.
 
@@ -47,6 +54,10 @@ def ktied_divergence(fan_in_logs: Tensor, fan_out_logs: Tensor, precision: float
         fan_out_logs: log V.
         precision: τ, of the prior.
     """
+    if torch.compiler.is_compiling():
+        whole = fan_in_logs.contiguous(), fan_out_logs.contiguous()
+        value: Tensor = torch.ops.bayesrule.ktied_divergence(*whole, None, False, precision, _constant(precision))[0]
+        return value
     return _KTiedDivergence.apply(fan_in_logs, fan_out_logs, precision)
 
 

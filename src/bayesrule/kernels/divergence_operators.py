@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -84,6 +86,38 @@ def _diagonal(mean: Tensor, log_std: Tensor, centre: float, precision: float, co
 
         return triton_vectors.divergence(mean, log_std, centre, precision, constant)
     return as_tensors(diagonal_number_and_slopes(mean, log_std, centre, precision, constant))
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Slopes) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(*output[1:])
+    _, _, mean, ctx.squared, ctx.precision, _ = inputs
+    ctx.save_for_backward(mean if ctx.needs_input_grad[2] else None, *output[1:])
+
+
+def _backward(ctx: Any, gradient: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+    if gradient is None:
+        return (None,) * 6
+    mean, *slopes = ctx.saved_tensors
+    if mean is not None:
+        mean = gradient * ctx.precision * (torch.full_like(mean, 0.5) if ctx.squared else mean)
+    return *(gradient * slope for slope in slopes), mean, None, None, None
+
+
+_ktied.register_autograd(_backward, setup_context=_keep)
+
+
+@_ktied.register_vmap
+def _(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """One after another, as of `sum_log`."""
+    found = [
+        torch.ops.bayesrule.ktied_divergence(
+            *(each if dim is None else each.select(dim, index).contiguous()
+              for each, dim in zip(arguments, in_dims, strict=True))
+        )
+        for index in range(info.batch_size)
+    ]  # fmt: skip
+    return tuple(torch.stack(values) for values in zip(*found, strict=True)), (0, 0, 0)
 
 
 @_ktied.register_fake

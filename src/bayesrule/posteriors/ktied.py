@@ -16,6 +16,7 @@ from bayesrule.kernels import (
     LinkedKL,
     StoredParameters,
     has_fused_divergence,
+    is_compiled_on_cpu,
     ktied_divergence,
     ktied_output,
     ktied_weight,
@@ -113,7 +114,7 @@ class KTiedCovariance(GivenByLogarithms, IndependentCovariance):
     def fused_divergence(self, mean: Tensor, centre: float, precision: float) -> Tensor | None:
         """For one matrix."""
         logs = self._logs
-        if mean.ndim != 2 or not has_fused_divergence(mean, *logs):
+        if mean.ndim != 2 or not (has_fused_divergence(mean, *logs) or is_compiled_on_cpu(mean, *logs)):
             return None
         squares = sum_of_squares(mean, 2, mean.new_full((), centre) if centre else None)
         return ktied_divergence(*logs, precision) + 0.5 * precision * squares
