@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "docs" / "results.md"
 FIGURES = ROOT / "docs" / "assets" / "results"
 TITLES = {
+    "bench/cpu/compiled": "Compiled steps on a CPU, beside other libraries",
     "bench/cpu/dense": "A wide dense layer on a CPU, beside other libraries",
     "bench/cpu/predictions": "Predictions with many draws on a CPU",
     "elbo-audit": "The ELBO audit",
