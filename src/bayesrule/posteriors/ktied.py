@@ -148,7 +148,7 @@ class KTied(Family):
 
     def __post_init__(self) -> None:
         check_positive("init_std", self.init_std)
-        if not isinstance(self.rank, int):
+        if self.rank % 1:
             raise InvalidArgument("The rank of a k-tied posterior is a whole number", got=repr(self.rank))
         if self.rank < 1:
             raise InvalidArgument("The rank of a k-tied posterior must be at least 1", got=self.rank)
