@@ -131,6 +131,7 @@ def test_what_is_listed_shared_frozen_or_tapped_is_left_out() -> None:
         optimizer = IVON(net, n_data=N, likelihood=br.Categorical(), plain=("attention.out_proj.weight", "cell"))
     rules = {row.name: (row.rule, row.group) for row in optimizer.plan}
     assert rules["recurrent.weight_ih_l0"] == ("Adam", "")
+    assert optimizer.plan["recurrent.weight_ih_l0"].note == "of several recurrent or attention layers"
     assert rules["recurrent.bias_ih_l0"] == ("IVON", "recurrent.bias_ih_l0")
     assert rules["recurrent.weight_hh_l0"] == ("none", "")
     assert rules["recurrent.bias_hh_l0"] == ("IVON", "recurrent.bias_hh_l0")
@@ -140,3 +141,11 @@ def test_what_is_listed_shared_frozen_or_tapped_is_left_out() -> None:
     for kind in (NoisyKFAC, BayesBiNN):
         plan = kind(reader(), n_data=N, likelihood=br.Categorical()).plan
         assert plan["recurrent.weight_ih_l0"].rule == plan["attention.in_proj_weight"].rule == "Adam"
+
+
+def test_a_bias_keeps_its_posterior_where_its_weight_is_computed() -> None:
+    net = reader()
+    nn.utils.parametrizations.weight_norm(net.recurrent, "weight_hh_l0")
+    plan = IVON(net, n_data=N, likelihood=br.Categorical()).plan
+    assert (plan["recurrent.bias_hh_l0"].rule, plan["recurrent.bias_hh_l0"].group) == ("IVON", "recurrent.bias_hh_l0")
+    assert plan["recurrent.bias_ih_l0"].group == "recurrent.weight_ih_l0"

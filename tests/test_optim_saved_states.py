@@ -85,3 +85,15 @@ def test_a_state_in_single_precision_for_a_network_in_half(kind) -> None:
     error = refused(lambda: half.load_state_dict(single.state_dict()), "has no '0.weight'")
     assert "same precision" in error.remedy
     assert held(half) == before
+
+
+@every
+def test_a_state_of_another_kl_weight_is_refused(kind) -> None:
+    """It would be as much wider or narrower."""
+    here, other = make(kind), make(kind, kl_weight=0.1)
+    before, state = held(here), other.state_dict()
+    error = refused(lambda: here.load_state_dict(state), "saved with kl_weight=0.1, and this .* has kl_weight=1.0")
+    assert 'state["posterior"]["kl_weight"] = 1.0' in error.remedy
+    assert held(here) == before
+    state["posterior"]["kl_weight"] = 1.0
+    here.load_state_dict(state)

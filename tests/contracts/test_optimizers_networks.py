@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import bayesrule as br
 from bayesrule.errors import InvalidArgument, Unsupported
-from bayesrule.optim import NoisyAdam, NoisyEKFAC, NoisyKFAC
+from bayesrule.optim import VOGN, NoisyAdam, NoisyEKFAC, NoisyKFAC
 from optim_problems import BINARY, EVERY, NAMES, OPTIMIZERS, make, network, regression, silent, step
 
 every = pytest.mark.parametrize("kind", OPTIMIZERS, ids=NAMES)
@@ -272,3 +272,25 @@ def test_the_empirical_fisher_must_know_the_loss_scale() -> None:
     scaler.step(scaled)
     step(plain, lambda: plain.nll(twin(X), Y))
     torch.testing.assert_close(net[0].weight, twin[0].weight, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("first", ["examples", "positions"])
+def test_examples_in_the_second_dimension_are_warned_about(first: str) -> None:
+    """Squares of gradients of an example need its positions together."""
+    model, x = Averaged(nn.Linear(3, 2).double(), first), torch.randn(8, 5, 3, dtype=torch.float64)
+    optimizer = make(VOGN, model, likelihood=br.Gaussian(0.5))
+    given = x if first == "examples" else x.transpose(0, 1)
+    expected = nullcontext() if first == "examples" else pytest.warns(UserWarning, match="batch_first=True")
+    with expected:
+        step(optimizer, lambda: optimizer.nll(model(given), torch.zeros(8, 2, dtype=torch.float64)))
+
+
+class Averaged(nn.Module):
+    """A layer at every position, and the mean of its outputs."""
+
+    def __init__(self, layer: nn.Module, first: str) -> None:
+        super().__init__()
+        self.layer, self.dim = layer, 1 if first == "examples" else 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x).mean(self.dim)

@@ -65,8 +65,12 @@ def find_layers(model: nn.Module, plain: Collection[str] = (), *, tapped: bool =
     if fused:
 
         def name_if_usable(parameter: nn.Parameter) -> str | None:
-            alone = parameter.requires_grad and id(parameter) not in reasons and len(owners[id(parameter)]) == 1
-            return names[id(parameter)] if alone else None
+            if not parameter.requires_grad or id(parameter) in reasons:
+                return None
+            if len(owners[id(parameter)]) > 1:
+                reasons[id(parameter)] = "of several recurrent or attention layers"
+                return None
+            return names[id(parameter)]
 
         order = list(names.values())
         everything = (*layers, *fused_layers(model, name_if_usable))

@@ -38,4 +38,6 @@ def _matrices(module: nn.Module) -> list[tuple[str, ...]]:
         return apart if module.in_proj_weight is None else [("in_proj_weight", "in_proj_bias")]
     if not isinstance(module, FUSED):
         return []
-    return [(key, key.replace("weight", "bias", 1)) for key in module._parameters if key.startswith("weight")]
+    pairs = [(key, key.replace("weight", "bias", 1)) for key in module._parameters if key.startswith("weight")]
+    paired = {bias for _, bias in pairs}  # a weight that is computed from others is no parameter, but has a bias
+    return [*pairs, *((key,) for key in module._parameters if key.startswith("bias") and key not in paired)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bayesrule.contractions import Linear
 from bayesrule.curvature.layers import Layer, example_count, state_dtype
 from bayesrule.curvature.moments import Tapped
 from bayesrule.errors import InvalidArgument
@@ -231,6 +233,8 @@ def assemble(layers: Sequence[Layer], passed: Pass) -> dict[str, Tapped]:
         own = [index for index, (name, _, _) in enumerate(uses) if name in layer.modules]
         if not own:
             continue
+        for index in own:
+            _warn_of_sequences_first(layer, uses[index][1], examples)
         inputs = [layer.input_rows(uses[index][1], uses[index][2]) for index in own]
         pulled = [[_rows(layer, uses[index][2], column[index]) for index in own] for column in passed.gradients]
         whole = all(len(rows) % examples == 0 for rows in inputs)
@@ -244,6 +248,17 @@ def assemble(layers: Sequence[Layer], passed: Pass) -> dict[str, Tapped]:
         scaled = stacked if passed.factor == 1 else stacked * passed.factor
         found[layer.name] = Tapped(_joined(positioned, -2 if whole else -3), scaled, examples)
     return found
+
+
+def _warn_of_sequences_first(layer: Layer, x: Tensor, examples: int) -> None:
+    """Rows are divided into examples in the order in which they lie; K-FAC's factors alone do not mind."""
+    if isinstance(layer.contraction, Linear) and x.ndim >= 3 and len(x) != examples == x.shape[1]:
+        warnings.warn(
+            f"The inputs of {layer.name!r} have shape {tuple(x.shape)} in a batch of {examples}: examples seem "
+            "to be their second dimension. Squares of gradients are then summed over positions of different examples; "
+            "put examples first (batch_first=True).",
+            stacklevel=2,
+        )
 
 
 def _joined(tensors: list[Tensor], dim: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,4 +87,5 @@ def _start() -> None:
 
 def _leave() -> None:
     if dist.is_initialized():
+        gc.collect()  # what refers to the group, as torch's DDP in cycles of references, must not outlive it
         dist.destroy_process_group()

@@ -210,6 +210,7 @@ class PosteriorHolder(torch.optim.Optimizer):
                 "optimizer": type(self).__name__,
                 "shapes": saved_state.shapes_of(self.trained),
                 "n_data": self.n_data,
+                "kl_weight": self.kl_weight,
                 "steps": self.steps,
                 "skipped_steps": self.skipped_steps,
                 "groups": {name: pack(counted(state)) for name, state in self.states.items()},
@@ -229,7 +230,8 @@ class PosteriorHolder(torch.optim.Optimizer):
         A state of another ``n_data`` is refused: where the data have grown, set ``state["posterior"]["n_data"]``.
         """
         kind = type(self).__name__
-        saved_state.check_saved(state_dict, kind, self.states, self.plain_states, self.n_data)
+        sizes = {"n_data": self.n_data, "kl_weight": self.kl_weight}
+        saved_state.check_saved(state_dict, kind, self.states, self.plain_states, sizes)
         saved_state.check_shapes(state_dict["posterior"], kind, saved_state.shapes_of(self.trained))
         saved_state.check_options(state_dict, self.param_groups, ("lr", *self._rule_options))
         saved = state_dict["posterior"]

@@ -63,6 +63,8 @@ class KTiedVONRule(PriceRule):
         check_not_negative(
             init_curvature=self.init_curvature, extra_damping=self.extra_damping, max_kl=self.max_kl
         )  # fmt: skip
+        if not isinstance(self.rank, int | float) or self.rank % 1:
+            raise InvalidArgument("The rank of a k-tied posterior is a whole number", got=repr(self.rank))
         if self.rank < 1:
             raise InvalidArgument("The rank of a k-tied posterior must be at least 1", got=self.rank)
         if self.curvature_from not in ("price", "squares"):

@@ -18,8 +18,10 @@ KEPT = frozenset(("steps", "skipped_steps", "groups", "plain", "masters", "prior
 AS_SAVED = "Make the optimizer with the network and arguments it was saved with. Nothing was loaded."
 
 
-def check_saved(state: Any, kind: str, groups: Collection[str], plain: Collection[str], n_data: int) -> None:
-    """Refuse the state of another optimizer, of another network, or of another number of examples."""
+def check_saved(
+    state: Any, kind: str, groups: Collection[str], plain: Collection[str], sizes: Mapping[str, float]
+) -> None:
+    """Refuse the state of another optimizer, of another network, or of another ``n_data`` or ``kl_weight``."""
     saved = state.get("posterior") if isinstance(state, Mapping) else None
     whole = isinstance(saved, Mapping) and set(saved) >= KEPT
     if saved is not None and whole and saved.get("optimizer", kind) != kind:
@@ -30,12 +32,13 @@ def check_saved(state: Any, kind: str, groups: Collection[str], plain: Collectio
     if saved is None or not whole or set(saved["groups"]) != set(groups) or set(saved["plain"]) != set(plain):
         shown = sorted(saved["groups"]) if saved is not None and whole else type(state).__name__
         raise InvalidArgument(f"This is not the state of a {kind} of this network", got=shown, remedy=AS_SAVED)
-    if saved.get("n_data", n_data) != n_data:
-        raise InvalidArgument(
-            f"The state was saved with n_data={saved['n_data']}, and this {kind} has n_data={n_data}",
-            got=saved["n_data"], remedy=f"Make the optimizer with n_data={saved['n_data']}; or, if the data have "
-            f'changed, say so by state["posterior"]["n_data"] = {n_data}. Nothing was loaded.',
-        )  # fmt: skip
+    for name, own in sizes.items():
+        if saved.get(name, own) != own:
+            raise InvalidArgument(
+                f"The state was saved with {name}={saved[name]}, and this {kind} has {name}={own}", got=saved[name],
+                remedy=f"Make the optimizer with {name}={saved[name]}; or, if the change is meant, say so by "
+                f'state["posterior"]["{name}"] = {own}. Nothing was loaded.',
+            )  # fmt: skip
 
 
 def shapes_of(parameters: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

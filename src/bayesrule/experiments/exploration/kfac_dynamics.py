@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 
 from torch import Tensor
@@ -34,7 +35,9 @@ class NoisyKFACDynamics(DynamicsModel):
         before["posterior"]["n_data"] = n_data
         self.optimizer.load_state_dict(before)
         for x, y in batches:
-            with self.optimizer.sampled_params():
+            with self.optimizer.sampled_params(), warnings.catch_warnings():
+                # Ten rows ten times are no more examples than there are.
+                warnings.filterwarnings("ignore", message="A batch has .* examples, and n_data")
                 self.optimizer.nll(self.net(x.repeat(DRAWS, 1)), y.repeat(DRAWS, 1)).backward()
             self.optimizer.step()
 
