@@ -16,7 +16,8 @@ from bayesrule.kernels.pairs import pair_products
 from bayesrule.kernels.scaled_noise import scaled_normals
 from bayesrule.kernels.seeded import seeded_dtype
 from bayesrule.kernels.sum_log_product import sum_log_product
-from bayesrule.kernels.tap import LinkedKL, ParameterTap, StoredParameters, sum_linked
+from bayesrule.kernels.linked_kl import LinkedKL, sum_linked
+from bayesrule.kernels.tap import ParameterTap, StoredParameters
 
 __all__ = [
     "Bias",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bayesrule.cuda_graphs import DIVERGENCE, beside
 from bayesrule.kernels.divergence_operators import (
     NumberAndSlopes,
     Slopes,
@@ -19,7 +19,8 @@ from bayesrule.kernels.divergence_operators import (
 from bayesrule.kernels.eager import ordinary_on_cpu
 from bayesrule.kernels.operators import has_kernels, takes_kernel
 from bayesrule.kernels.sum_log_product import sum_log_product
-from bayesrule.kernels.tap import LinkedKL, Tapped, linked
+from bayesrule.kernels.linked_kl import LinkedKL, Parameters, ValueAndTerms
+from bayesrule.kernels.tap import StoredParameters, linked
 
 
 def has_fused_divergence(*tensors: Tensor) -> bool:
@@ -61,33 +62,41 @@ def ktied_divergence(fan_in_logs: Tensor, fan_out_logs: Tensor, precision: float
     return _KTiedDivergence.apply(fan_in_logs, fan_out_logs, precision)
 
 
-def linked_diagonal_divergence(tapped: Tapped, centre: float, precision: float) -> LinkedKL:
-    """`diagonal_divergence` of the mean and the logarithms behind a tap: its gradient meets that of a layer there."""
-    mean, log_std = tapped.values
-    with beside(DIVERGENCE, tapped.since) as done:
-        value, of_mean, of_log_std = _diagonal(mean, log_std, centre, precision)
-    done()
-
-    def again(gradient: Tensor, parameters: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
-        mean, log_std = parameters
-        return _diagonal_by_autograd(gradient, mean, log_std, centre, precision)
-
-    return linked(tapped, value, ((of_mean, 1.0), (of_log_std, 1.0)), again)
+def linked_diagonal_divergence(stored: StoredParameters, centre: float, precision: float) -> LinkedKL | None:
+    """`diagonal_divergence` of a mean and logarithms whose gradient meets that of a layer."""
+    return linked(
+        stored,
+        partial(_diagonal_terms, centre=centre, precision=precision),
+        partial(_diagonal_again, centre=centre, precision=precision),
+    )
 
 
-def linked_ktied_divergence(tapped: Tapped, precision: float) -> LinkedKL:
+def linked_ktied_divergence(stored: StoredParameters, precision: float) -> LinkedKL | None:
     """`ktied_divergence` likewise, of a mean, log U and log V; with the mean's part, for ``m₀ = 0``."""
-    (mean, fan_in_logs, fan_out_logs), squares = tapped.values, tapped.slopes.squares
+    return linked(stored, partial(_ktied_terms, precision=precision), partial(_ktied_again, precision=precision))
+
+
+def _diagonal_terms(parameters: Parameters, squares: Tensor | None, centre: float, precision: float) -> ValueAndTerms:
+    value, of_mean, of_log_std = _diagonal(*parameters, centre, precision)
+    return value, ((of_mean, 1.0), (of_log_std, 1.0))
+
+
+def _ktied_terms(parameters: Parameters, squares: Tensor | None, precision: float) -> ValueAndTerms:
+    mean, fan_in_logs, fan_out_logs = parameters
     summed = mean if squares is None else squares
-    with beside(DIVERGENCE, tapped.since) as done:
-        value, of_fan_in, of_fan_out = _ktied(fan_in_logs, fan_out_logs, summed, squares is not None, precision)
-    done()
+    value, of_fan_in, of_fan_out = _ktied(fan_in_logs, fan_out_logs, summed, squares is not None, precision)
+    return value, ((mean, precision), (of_fan_in, 1.0), (of_fan_out, 1.0))
 
-    def again(gradient: Tensor, parameters: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
-        mean, fan_in_logs, fan_out_logs = parameters
-        return precision * gradient * mean, *_ktied_by_autograd(gradient, fan_in_logs, fan_out_logs, precision)
 
-    return linked(tapped, value, ((mean, precision), (of_fan_in, 1.0), (of_fan_out, 1.0)), again)
+def _diagonal_again(
+    gradient: Tensor, parameters: Parameters, centre: float, precision: float
+) -> tuple[Tensor | None, ...]:
+    return _diagonal_by_autograd(gradient, *parameters, centre, precision)
+
+
+def _ktied_again(gradient: Tensor, parameters: Parameters, precision: float) -> tuple[Tensor | None, ...]:
+    mean, *logs = parameters
+    return precision * gradient * mean, *_ktied_by_autograd(gradient, *logs, precision)
 
 
 def _constant(precision: float) -> float:

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesrule.kernels.native import diagonal as native_diagonal
+from bayesrule.kernels.native import ktied as native
 from bayesrule.kernels.operators import has_kernels
 from bayesrule.kernels.sum_log_product import sum_log_with_gradient_in_logs
 
@@ -24,13 +26,20 @@ def ktied_number_and_slopes(
     ``Σ S² = ⟨UᵀU, VᵀV⟩``, whose gradients are ``2 U VᵀV`` and ``2 V UᵀU``. A mean that is already ``squared`` is given
     by any numbers whose sum is that of its squares.
     """
+    entries = fan_in_logs.shape[0] * fan_out_logs.shape[0]
+    found = native.divergence(fan_in_logs, fan_out_logs, None if squared else mean, precision)
+    if found is not None:
+        value, *slopes = found
+        if mean is not None and squared:
+            value += 0.5 * precision * mean.sum().item()
+        return value + constant * entries, slopes[0], slopes[1]
     fan_in, fan_out = fan_in_logs.exp(), fan_out_logs.exp()
     logs_sum, of_fan_in, of_fan_out = sum_log_with_gradient_in_logs(fan_in_logs, fan_out_logs, fan_in, fan_out)
     fan_in_gram, fan_out_gram = fan_in.mT @ fan_in, fan_out.mT @ fan_out
     squares = torch.dot(fan_in_gram.view(-1), fan_out_gram.view(-1)).item()
     if mean is not None:
         squares += mean.sum().item() if squared else _sum_squares(mean)
-    value = 0.5 * precision * squares - logs_sum + constant * fan_in.shape[0] * fan_out.shape[0]
+    value = 0.5 * precision * squares - logs_sum + constant * entries
     return (
         value,
         of_fan_in.addcmul_(fan_in, fan_in @ fan_out_gram, value=-precision).neg_(),
@@ -42,6 +51,9 @@ def diagonal_number_and_slopes(
     mean: Tensor, log_std: Tensor, centre: float, precision: float, constant: float
 ) -> NumberAndSlopes:
     """``Σ ½τ(σ² + (μ − m₀)²) − log σ + c``, with the gradients in μ and log σ."""
+    found = native_diagonal.divergence(mean, log_std, centre, precision)
+    if found is not None:
+        return found[0] + constant * mean.numel(), found[1], found[2]
     scaled = (mean - centre if centre else mean) * precision
     of_logs = log_std.mul(2).exp_().mul_(precision).sub_(1)
     value = 0.5 * (_sum_squares(scaled) / precision + of_logs.sum().item()) - log_std.sum().item()

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesrule.kernels.native import ktied as native
 from bayesrule.kernels.pairs import pair_products, pair_rows, pair_rows_backward
 from bayesrule.kernels.thin import outer_sum
 
@@ -32,7 +33,9 @@ def ktied_linear(
         bias_logs: The logarithms of the bias's standard deviations, if it is random.
         bias_noise: Its noise: the same for all rows.
     """
-    return _KTiedLinear.apply(x, weight, fan_in_logs, fan_out_logs, noise, bias, bias_logs, bias_noise)
+    others = fan_in_logs, fan_out_logs, noise, bias, bias_logs, bias_noise
+    function = _NativeKTiedLinear if native.takes_noise(x, *others) else _KTiedLinear
+    return function.apply(x, weight, *others)
 
 
 def ktied_linear_reference(
@@ -100,6 +103,30 @@ class _KTiedLinear(torch.autograd.Function):
             bias_gradient * spread if bias_gradient is not None and of_bias_logs else None,
             None,
         )
+
+
+class _NativeKTiedLinear(torch.autograd.Function):
+    """The same by the compiled library, but for the products with the weight."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, *others: Vector) -> Tensor:
+        output = x @ weight.mT
+        kept = native.add_noise(output, x, *others)  # type: ignore[arg-type]
+        ctx.save_for_backward(x, weight, *others, kept)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Vector, ...]:
+        x, weight, *others, kept = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return _by_autograd(gradient, x, weight, *others)
+        of_x, of_weight, *_, of_bias, of_bias_logs, _ = ctx.needs_input_grad
+        gradient = gradient.contiguous()
+        input_gradient = gradient @ weight if of_x else None
+        sizes = native.sizes_of(*others[:2])
+        of_logs = native.noise_backward(sizes, x, others[2], gradient, kept, input_gradient, of_bias, of_bias_logs)
+        weight_gradient = gradient.mT @ x if of_weight else None
+        return input_gradient, weight_gradient, *of_logs[:2], None, *of_logs[2:], None
 
 
 def _by_autograd(gradient: Tensor, *inputs: Vector) -> tuple[Vector, ...]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.kernels.eager import ordinary_on_cpu
+from bayesrule.kernels.native import ktied as native
 from bayesrule.kernels.tap import StoredParameters
 from bayesrule.kernels.thin import outer_sum
 
@@ -32,6 +33,12 @@ class _KTiedWeight(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Tensor) -> Tensor:
+        drawn = native.draw(mean, fan_in_logs, fan_out_logs, noise)
+        ctx.native = drawn is not None
+        if drawn is not None:
+            weight, factors = drawn
+            ctx.save_for_backward(fan_in_logs, fan_out_logs, noise, factors)
+            return weight
         rows = fan_in_logs.mT.exp(), fan_out_logs.mT.exp()
         ctx.save_for_backward(fan_in_logs, fan_out_logs, noise, *rows)
         std = outer_sum(rows[1], rows[0])
@@ -39,13 +46,17 @@ class _KTiedWeight(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        fan_in_logs, fan_out_logs, noise, fan_in, fan_out = ctx.saved_tensors
+        fan_in_logs, fan_out_logs, noise, *factors = ctx.saved_tensors
         of_mean, of_fan_in, of_fan_out, _ = ctx.needs_input_grad
         mean_gradient = gradient if of_mean else None
         if not (of_fan_in or of_fan_out):
             return mean_gradient, None, None, None
+        if ctx.native and not torch.is_grad_enabled():
+            sizes = native.sizes_of(fan_in_logs, fan_out_logs)
+            return mean_gradient, *native.draw_backward(sizes, *factors, gradient, noise), None
         if torch.is_grad_enabled():  # to be differentiated in its turn
-            fan_in, fan_out = fan_in_logs.mT.exp(), fan_out_logs.mT.exp()
+            factors = fan_in_logs.mT.exp(), fan_out_logs.mT.exp()
+        fan_in, fan_out = factors
         of_std = gradient * noise
         # Few rows times a matrix: the fastest of the forms that a product so thin can be given.
         slopes = ((fan_out @ of_std) * fan_in).mT, ((fan_in @ of_std.mT) * fan_out).mT

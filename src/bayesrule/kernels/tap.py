@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -11,11 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesrule.cuda_graphs import DIVERGENCE, Moment, made_beside, this_moment, total_beside
-from bayesrule.errors import InvalidArgument
+from bayesrule.cuda_graphs import DIVERGENCE, Moment, beside, made_beside, this_moment
+from bayesrule.kernels.linked_kl import (
+    LinkedKL,
+    Parameters,
+    Slopes,
+    Terms,
+    ValueAndTerms,
+    check_unchanged,
+    versions_of,
+)
 from bayesrule.kernels.sums import add_multiples, cast_with_squares
 
-Slopes = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor | None, ...]]
+FEWEST_ENTRIES = 1 << 17
+"""Of a mean on a CPU, above which a pass over it costs more than a node."""
 
 
 @dataclass
@@ -23,14 +31,14 @@ class KLSlopes:
     """What a KL adds to the gradients of its parameters, times its own gradient; nothing before it is computed.
 
     Attributes:
-        terms: For each parameter a tensor and a number, as which the KL's gradient is kept.
-        differentiable: Gives the same from the KL's own gradient and the parameters, by plain operations.
+        terms: As in `LinkedKL`.
+        differentiable: Likewise.
         squares: Numbers whose sum is that of the mean's squares, where the layer's cast found them.
         forget: Told when the node is run backwards, after which no KL needs to find it.
         shared: Whether the mean's gradient from the layer may be somebody else's too, and must not be written over.
     """
 
-    terms: tuple[tuple[Tensor, float], ...] | None = None
+    terms: Terms | None = None
     differentiable: Slopes | None = None
     squares: Tensor | None = None
     forget: Callable[[KLSlopes], None] | None = None
@@ -116,59 +124,60 @@ class StoredParameters:
     parameters: tuple[Tensor, ...]
     tap: ParameterTap
 
+    @property
+    def few(self) -> bool:
+        """Whether gradients of a layer and a KL are better added than brought together: of few entries, on a CPU."""
+        mean = self.parameters[0]
+        return mean.is_cpu and mean.numel() < FEWEST_ENTRIES
+
     def take(self, dtype: torch.dtype | None = None, *, kl: bool = False) -> Tapped | None:
-        """As `ParameterTap.take`; None where no gradient is asked for, of all of them."""
+        """As `ParameterTap.take`; None where no gradient is asked for, of all of them, and where they are few."""
+        if self.few or not torch.is_grad_enabled():
+            return None
         wanted = all(parameter.requires_grad and parameter.is_leaf for parameter in self.parameters)
-        return self.tap.take(self.parameters, dtype, kl=kl) if wanted and torch.is_grad_enabled() else None
+        return self.tap.take(self.parameters, dtype, kl=kl) if wanted else None
+
+    def for_layer(self, dtype: torch.dtype | None = None) -> tuple[Tensor, ...]:
+        """The parameters, the mean in the precision that a layer asks for, so that a KL can share their gradients."""
+        tapped = self.take(dtype)
+        if tapped is not None:
+            return tapped.tensors
+        mean, *others = self.parameters
+        return (mean if dtype is None else mean.to(dtype)), *others
 
 
 def layer_tensors(
     mean: Tensor, stored: StoredParameters | None, others: tuple[Tensor, ...], dtype: torch.dtype
 ) -> tuple[Tensor, ...]:
-    """A layer's weight, fan-out × fan-in, and its other parameters, so that a KL can share their gradients."""
-    tapped = None if stored is None else stored.take(dtype)
-    return (mean.mT.to(dtype), *others) if tapped is None else tapped.tensors
-
-
-@dataclass(frozen=True)
-class LinkedKL:
-    """A KL whose gradient reaches its parameters through a tap.
-
-    Attributes:
-        value: A number on a CPU; elsewhere a tensor, for which nobody has to wait.
-        link: Of the tap.
-    """
-
-    value: float | Tensor
-    link: Tensor
+    """A layer's weight, fan-out × fan-in, and its other parameters, from where they are stored if that is known."""
+    return (mean.mT.to(dtype), *others) if stored is None else stored.for_layer(dtype)
 
 
 def linked(
-    tapped: Tapped, value: float | Tensor, terms: tuple[tuple[Tensor, float], ...], differentiable: Slopes
-) -> LinkedKL:
-    """A KL of this value, of which the tap is told what it adds to the parameters' gradients, as in `KLSlopes`."""
+    stored: StoredParameters, found: Callable[[Parameters, Tensor | None], ValueAndTerms], differentiable: Slopes
+) -> LinkedKL | None:
+    """A KL whose gradient meets a layer's in the tap, or has a node of its own where parameters are few.
+
+    Args:
+        stored: The parameters.
+        found: Gives the KL's value, and what it adds to the gradients, from these and from numbers whose sum is that of
+            the mean's squares, where they are known.
+        differentiable: As in `LinkedKL`.
+    """
+    if stored.few:
+        with torch.no_grad():
+            value, terms = found(stored.parameters, None)
+        return LinkedKL(value, stored.parameters, terms, differentiable)
+    tapped = stored.take(kl=True)
+    if tapped is None:
+        return None
+    with beside(DIVERGENCE, tapped.since) as done:
+        value, terms = found(tapped.values, tapped.slopes.squares)
+    done()
     tapped.slopes.terms, tapped.slopes.differentiable = terms, differentiable
     if isinstance(value, Tensor):
         made_beside(DIVERGENCE, value)
-    return LinkedKL(value, tapped.link)
-
-
-def sum_linked(kls: Sequence[LinkedKL]) -> Tensor:
-    """The sum of KLs on one device and in one precision, as one node."""
-    return _LinkedSum.apply([kl.value for kl in kls], *(kl.link for kl in kls))
-
-
-class _LinkedSum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: list[Any], *links: Tensor) -> Tensor:
-        ctx.count = len(links)
-        if isinstance(values[0], Tensor):
-            return total_beside(DIVERGENCE, values)
-        return links[0].new_full((), math.fsum(values))
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *(ctx.count * [gradient])
+    return LinkedKL(value, (tapped.link,))
 
 
 class _Tap(torch.autograd.Function):
@@ -176,7 +185,7 @@ class _Tap(torch.autograd.Function):
     def forward(ctx: Any, slopes: KLSlopes, dtype: torch.dtype, *parameters: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.slopes, ctx.parameters = slopes, parameters
-        ctx.versions = [parameter._version for parameter in parameters]
+        ctx.versions = versions_of(parameters)
         mean, *others = (parameter.detach() for parameter in parameters)
         weight, slopes.squares = cast_with_squares(mean, dtype)
         return weight, *others, _zero(mean.dtype).detach() if mean.device.type == "cpu" else mean.new_empty(())
@@ -202,11 +211,7 @@ def _zero(dtype: torch.dtype) -> Tensor:
 
 
 def _joined(ctx: Any, gradients: list[Tensor | None], of_kl: Tensor) -> list[Tensor]:
-    if [parameter._version for parameter in ctx.parameters] != ctx.versions:
-        raise InvalidArgument(
-            "A parameter was changed in place between a forward pass and its backward pass",
-            remedy="Call the optimizer's step after backward().",
-        )
+    check_unchanged(ctx.parameters, ctx.versions)
     if torch.is_grad_enabled():
         slopes = ctx.slopes.differentiable(of_kl, ctx.parameters)
         return [slope if each is None else each + slope for each, slope in zip(gradients, slopes, strict=True)]

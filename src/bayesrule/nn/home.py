@@ -114,7 +114,7 @@ def kl_of_homes(homes: Iterable[Home]) -> Tensor:
         if kl is None:
             others.append(home)
         else:
-            linked.setdefault((kl.link.device, kl.link.dtype), []).append(kl)
+            linked.setdefault((kl.inputs[0].device, kl.inputs[0].dtype), []).append(kl)
     kls = [*(sum_linked(some) for some in linked.values()), *kls_of_homes(others).values()]
     return kls[0] if len(kls) == 1 else torch.stack([kl.to(kls[0].device) for kl in kls]).sum(0)
 

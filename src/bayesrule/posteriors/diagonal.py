@@ -89,5 +89,6 @@ class Diagonal(Family):
 
     def linked_divergence(self, stored: StoredParameters, centre: float, precision: float) -> LinkedKL | None:
         """`linked_diagonal_divergence`: the two gradients are apart, so the mean may lie as it is kept, log σ not."""
-        tapped = stored.take(kl=True) if has_fused_divergence(*stored.parameters) else None
-        return None if tapped is None else linked_diagonal_divergence(tapped, centre, precision)
+        if not has_fused_divergence(*stored.parameters):
+            return None
+        return linked_diagonal_divergence(stored, centre, precision)

@@ -178,5 +178,6 @@ class KTied(Family):
 
     def linked_divergence(self, stored: StoredParameters, centre: float, precision: float) -> LinkedKL | None:
         """`linked_ktied_divergence`, for a prior around zero."""
-        tapped = None if centre or not has_fused_divergence(*stored.parameters) else stored.take(kl=True)
-        return None if tapped is None else linked_ktied_divergence(tapped, precision)
+        if centre or not has_fused_divergence(*stored.parameters):
+            return None
+        return linked_ktied_divergence(stored, precision)

@@ -1,0 +1,110 @@
+"""The C files beside this one as a library: compiled once for a machine, kept in the user's cache, loaded by ctypes.
+
+Where there is no compiler, plain operations of torch do the same: nothing depends on it but time. ``BAYESRULE_NATIVE=0``
+asks for that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SOURCES, HEADERS = ("ktied.c", "normals.c"), ("vectors.h",)
+FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
+SECONDS = 120
+"""To compile takes half a second."""
+ENTRIES = 1 << 18
+"""Of a matrix, up to which one thread is as fast as several are."""
+
+NUMBER, POINTER, REAL = ctypes.c_long, ctypes.c_void_p, ctypes.c_double
+FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "diagonal_divergence": (REAL, (NUMBER, *[POINTER] * 2, *[REAL] * 2, *[POINTER] * 2)),
+    "ktied_divergence": (ctypes.c_int, (*[NUMBER] * 3, *[POINTER] * 3, REAL, *[POINTER] * 3)),
+    "ktied_draw": (None, (*[NUMBER] * 3, *[POINTER] * 6)),
+    "ktied_draw_backward": (ctypes.c_int, (*[NUMBER] * 3, *[POINTER] * 5)),
+    "ktied_factors": (NUMBER, (NUMBER,) * 3),
+    "ktied_noise": (ctypes.c_int, (*[NUMBER] * 4, *[POINTER] * 9)),
+    "ktied_noise_backward": (ctypes.c_int, (*[NUMBER] * 4, *[POINTER] * 9)),
+    "ktied_noise_kept": (NUMBER, (NUMBER,) * 4),
+    "standard_normals": (None, (ctypes.c_uint64, NUMBER, POINTER)),
+}
+"""What each returns and takes."""
+
+
+def serves(entries: int, *tensors: Tensor) -> bool:
+    """Whether the library takes these ordinary tensors of a CPU, for so many entries."""
+    for tensor in tensors:
+        if tensor.dtype != torch.float32 or not tensor.is_contiguous():
+            return False
+    return (entries <= ENTRIES or torch.get_num_threads() == 1) and library() is not None
+
+
+@lru_cache(maxsize=1)
+def library() -> ctypes.CDLL | None:
+    """The compiled library, None where there is none to be had."""
+    compiler = shutil.which(os.environ.get("CC", "cc")) if sys.platform == "linux" else None
+    if compiler is None or os.environ.get("BAYESRULE_NATIVE") == "0":
+        return None
+    try:
+        return _declared(_compiled(compiler))
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def function(name: str) -> Any:
+    """One of its functions, where `serves` has said that there is a library."""
+    return getattr(library(), name)
+
+
+def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
+    for name, (result, arguments) in FUNCTIONS.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def _compiled(compiler: str) -> ctypes.CDLL:
+    folder = Path(__file__).parent
+    version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=SECONDS).stdout
+    sources = b"".join((folder / name).read_bytes() for name in (*SOURCES, *HEADERS))
+    digest = hashlib.sha256(b"\0".join((sources, " ".join(FLAGS).encode(), version, _processor()))).hexdigest()[:20]
+    kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bayesrule" / "native"
+    try:
+        if (kept / f"{digest}.so").exists():
+            return ctypes.CDLL(str(kept / f"{digest}.so"))
+        kept.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept) as made:
+            path = _compile(compiler, folder, Path(made))
+            os.replace(path, kept / f"{digest}.so")  # whole or not at all, whoever else compiles it too
+        return ctypes.CDLL(str(kept / f"{digest}.so"))
+    except OSError:  # a cache that cannot be written, or programs there not be run
+        with tempfile.TemporaryDirectory() as made:
+            return ctypes.CDLL(str(_compile(compiler, folder, Path(made))))
+
+
+def _compile(compiler: str, folder: Path, made: Path) -> Path:
+    path = made / "native.so"
+    command = [compiler, *FLAGS, "-o", str(path), *(str(folder / name) for name in SOURCES), "-lm"]
+    subprocess.run(command, capture_output=True, check=True, timeout=SECONDS)
+    return path
+
+
+def _processor() -> bytes:
+    """What `-march=native` depends on: a cache may be shared by unlike machines."""
+    try:
+        lines = Path("/proc/cpuinfo").read_bytes().splitlines()
+    except OSError:
+        return platform.processor().encode()
+    return b"\n".join(sorted({line for line in lines if line.startswith((b"flags", b"Features", b"model name"))}))
