@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -118,9 +118,12 @@ def by_parts(noise: NoiseSource) -> bool:
 
 def replayable(noise: NoiseSource) -> bool:
     """Whether the noise is a function of the global generator's state, which activation checkpointing brings back."""
-    return isinstance(noise, KeyedNoise) or noise == FromGenerator()
+    return isinstance(noise, KeyedNoise) or (isinstance(noise, FromGenerator) and noise.generator is None)
 
 
 def seeded(noise: NoiseSource, device: torch.device, *key: int | str) -> NoiseSource:
     """A source for one draw of this key."""
-    return noise.seeded(device, *key) if isinstance(noise, KeyedNoise) else FromGenerator(keyed_generator(device, *key))
+    if isinstance(noise, KeyedNoise):
+        return noise.seeded(device, *key)
+    generator = keyed_generator(device, *key)
+    return replace(noise, generator=generator) if isinstance(noise, FromGenerator) else FromGenerator(generator)

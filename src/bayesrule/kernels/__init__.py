@@ -9,19 +9,23 @@ from bayesrule.kernels.divergence import (
     linked_diagonal_divergence,
     linked_ktied_divergence,
 )
-from bayesrule.kernels.ktied_layer import ktied_output
+from bayesrule.kernels.fast_noise import FastNoise
+from bayesrule.kernels.ktied_drawn_linear import DrawnOutput
+from bayesrule.kernels.ktied_layer import ktied_drawn_output, ktied_output
 from bayesrule.kernels.ktied_weight import ktied_weight
 from bayesrule.kernels.linear_operator import Bias, BiasLaw
+from bayesrule.kernels.linked_kl import LinkedKL, sum_linked
 from bayesrule.kernels.pairs import pair_products
 from bayesrule.kernels.scaled_noise import scaled_normals
 from bayesrule.kernels.seeded import seeded_dtype
 from bayesrule.kernels.sum_log_product import sum_log_product
-from bayesrule.kernels.linked_kl import LinkedKL, sum_linked
 from bayesrule.kernels.tap import ParameterTap, StoredParameters
 
 __all__ = [
     "Bias",
     "BiasLaw",
+    "DrawnOutput",
+    "FastNoise",
     "LinkedKL",
     "ParameterTap",
     "StoredParameters",
@@ -30,6 +34,7 @@ __all__ = [
     "has_fused_divergence",
     "is_compiled_on_cpu",
     "ktied_divergence",
+    "ktied_drawn_output",
     "ktied_output",
     "ktied_weight",
     "linked_diagonal_divergence",

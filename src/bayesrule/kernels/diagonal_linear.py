@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesrule.kernels.again import gradients_again
+
 
 def diagonal_linear(x: Tensor, weight: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
     """``y = x Wᵀ + √(x² σ²) ∘ ε`` for (B, m) inputs, an (n, m) weight and (m, n) standard deviations, as logarithms.
@@ -43,7 +45,8 @@ class _DiagonalLinear(torch.autograd.Function):
         x, weight, log_std, variances, ratio = ctx.saved_tensors
         if torch.is_grad_enabled():
             noise = ratio * (x.detach().square() @ variances).sqrt()
-            return _by_autograd(gradient, x, weight, log_std, noise)
+            inputs = x, weight, log_std, noise
+            return gradients_again(inputs, [diagonal_linear_reference(*inputs)], [gradient])
         of_x, of_weight, of_log_std, _ = ctx.needs_input_grad
         scaled = gradient * ratio  # twice the gradient in the variance; what follows has a half, and a two
         input_gradient = None
@@ -56,10 +59,3 @@ class _DiagonalLinear(torch.autograd.Function):
             (x.square().mT @ scaled).mul_(variances) if of_log_std else None,
             None,
         )
-
-
-def _by_autograd(gradient: Tensor, *inputs: Tensor) -> tuple[Tensor | None, ...]:
-    """The gradient as a graph of plain operations, where it is to be differentiated in its turn."""
-    wanted = [tensor for tensor in inputs if tensor.requires_grad]
-    found = iter(torch.autograd.grad(diagonal_linear_reference(*inputs), wanted, gradient, create_graph=True))
-    return tuple(next(found) if tensor.requires_grad else None for tensor in inputs)

@@ -17,9 +17,9 @@ from bayesrule.kernels.divergence_operators import (
     ktied_number_and_slopes,
 )
 from bayesrule.kernels.eager import ordinary_on_cpu
+from bayesrule.kernels.linked_kl import LinkedKL, Parameters, ValueAndTerms
 from bayesrule.kernels.operators import has_kernels, takes_kernel
 from bayesrule.kernels.sum_log_product import sum_log_product
-from bayesrule.kernels.linked_kl import LinkedKL, Parameters, ValueAndTerms
 from bayesrule.kernels.tap import StoredParameters, linked
 
 

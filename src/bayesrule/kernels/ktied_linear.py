@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesrule.kernels.again import gradients_again
 from bayesrule.kernels.native import ktied as native
 from bayesrule.kernels.pairs import pair_products, pair_rows, pair_rows_backward
 from bayesrule.kernels.thin import outer_sum
@@ -81,7 +82,8 @@ class _KTiedLinear(torch.autograd.Function):
         fan_in_pairs, fan_out_pairs, narrow, ratio, spread = saved[7:]
         if torch.is_grad_enabled():
             noise = ratio * (narrow.mT @ fan_out_pairs).sqrt()
-            return _by_autograd(gradient, x, weight, *logs, noise, bias, bias_logs, bias_noise)
+            inputs = x, weight, *logs, noise, bias, bias_logs, bias_noise
+            return gradients_again(inputs, [ktied_linear_reference(*inputs)], [gradient])
         of_x, of_weight, *_, of_bias, of_bias_logs, _ = ctx.needs_input_grad
         rank = logs[0].shape[1]
         of_variance = gradient * ratio  # twice that, and so is what follows from it, until the logarithms
@@ -119,7 +121,8 @@ class _NativeKTiedLinear(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Vector, ...]:
         x, weight, *others, kept = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return _by_autograd(gradient, x, weight, *others)
+            inputs = x, weight, *others
+            return gradients_again(inputs, [ktied_linear_reference(*inputs)], [gradient])
         of_x, of_weight, *_, of_bias, of_bias_logs, _ = ctx.needs_input_grad
         gradient = gradient.contiguous()
         input_gradient = gradient @ weight if of_x else None
@@ -127,11 +130,3 @@ class _NativeKTiedLinear(torch.autograd.Function):
         of_logs = native.noise_backward(sizes, x, others[2], gradient, kept, input_gradient, of_bias, of_bias_logs)
         weight_gradient = gradient.mT @ x if of_weight else None
         return input_gradient, weight_gradient, *of_logs[:2], None, *of_logs[2:], None
-
-
-def _by_autograd(gradient: Tensor, *inputs: Vector) -> tuple[Vector, ...]:
-    """The gradient as a graph of plain operations, where it is to be differentiated in its turn."""
-    wanted = [tensor for tensor in inputs if tensor is not None and tensor.requires_grad]
-    output = ktied_linear_reference(*inputs)  # type: ignore[arg-type]
-    found = iter(torch.autograd.grad(output, wanted, gradient, create_graph=True))
-    return tuple(next(found) if tensor is not None and tensor.requires_grad else None for tensor in inputs)

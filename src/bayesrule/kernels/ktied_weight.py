@@ -33,10 +33,9 @@ class _KTiedWeight(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Tensor) -> Tensor:
-        drawn = native.draw(mean, fan_in_logs, fan_out_logs, noise)
-        ctx.native = drawn is not None
-        if drawn is not None:
-            weight, factors = drawn
+        ctx.native = native.draws(mean, fan_in_logs, fan_out_logs, noise)
+        if ctx.native:
+            weight, factors = native.draw(mean, fan_in_logs, fan_out_logs, noise)
             ctx.save_for_backward(fan_in_logs, fan_out_logs, noise, factors)
             return weight
         rows = fan_in_logs.mT.exp(), fan_out_logs.mT.exp()

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from bayesrule.kernels import FastNoise
 from bayesrule.nn.home import Home, full_precision
 from bayesrule.nn.seed_history import SeedHistory
-from bayesrule.random import FromGenerator, NoiseSource, fresh_seed, in_graph, replayable, seeded
+from bayesrule.random import NoiseSource, fresh_seed, in_graph, replayable, seeded
 
 
 class DrawTable:
@@ -27,7 +28,7 @@ class DrawTable:
     """
 
     def __init__(self) -> None:
-        self.noise: NoiseSource = FromGenerator()
+        self.noise: NoiseSource = FastNoise()
         self.shared: set[str] = set()
         self._depth = 0
         self._seed: int | None = None
@@ -92,6 +93,10 @@ class DrawTable:
             return False
         self._estimated.add(home.name)
         return True
+
+    def keep(self, home: Home, parts: dict[str, Tensor]) -> None:
+        """A draw that a layer has made, for whoever else reads it in this pass."""
+        self._drawn[home.name] = parts, torch.is_grad_enabled()
 
     def tensor(self, home: Home, name: str) -> Tensor:
         """The parameter ``name`` of this root call, in its own layout."""

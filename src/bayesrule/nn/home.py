@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from bayesrule.kernels import LinkedKL, sum_linked
+from bayesrule.kernels import Bias, LinkedKL, sum_linked
 from bayesrule.posteriors import Family, Part, Posterior, Variational
 from bayesrule.priors import Prior, kl_divergence
 
@@ -64,6 +64,10 @@ class Home(nn.Module):
             return None
         with full_precision(self):
             return self.posterior.family.linked_divergence(stored, *numbers)
+
+    def as_bias(self) -> Bias | None:
+        """A vector's parameters for code that draws it with a layer's output, if its family has such."""
+        return self.posterior.family.as_bias(self.posterior.for_layer())
 
     def prior_tensors(self) -> dict[str, Tensor]:
         """What `Prior.given` takes besides the posterior."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bayesrule.contractions import Contraction
 from bayesrule.estimators import Estimator, Mean, WeightSample
-from bayesrule.kernels import Bias
+from bayesrule.kernels import BiasLaw
 from bayesrule.nn.draw_table import DrawTable
 from bayesrule.nn.home import Home
 from bayesrule.posteriors import Posterior
@@ -41,10 +41,16 @@ class BayesianLayer(nn.Module):
             if isinstance(self.estimator, Mean):
                 with self.draws.at_mean():
                     return self._own_forward(*args, **kwargs)
-            chosen = self._chosen(args, kwargs)
-            if chosen is not None and self.contraction is not None:
-                return self._estimate(*chosen, self.contraction, *args)
-            return self._own_forward(*args, **kwargs)
+            estimator = self._estimator_for(args, kwargs)
+            if estimator is None or self.contraction is None:
+                return self._own_forward(*args, **kwargs)
+            home = self._home("weight")
+            if isinstance(estimator, WeightSample) and not self.contraction.picks_rows:
+                output = self._at_draw(home, self.contraction, *args)
+                return self._own_forward(*args) if output is None else output
+            if not self.draws.claim(home):
+                return self._own_forward(*args)
+            return self._estimate(estimator, home(), self.contraction, *args)
 
     def _own_forward(self, *args: Any, **kwargs: Any) -> Any:
         """The plain module's forward, at this pass's weights."""
@@ -54,19 +60,14 @@ class BayesianLayer(nn.Module):
             output = self.contraction.settle(x, output, self._home("weight")().mean)
         return output
 
-    def _chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Estimator, Posterior] | None:
-        """The estimator for this call and what it draws from; None where the module's own forward is to run."""
+    def _estimator_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Estimator | None:
+        """The estimator of this call; None where the module's own forward is to run."""
         if self.contraction is None or not self.draws.random or len(args) != 1 or kwargs:
             return None
         home = self._home("weight")
-        if home.name in self.draws.shared:
-            return None
-        estimator = self._estimator_for(home, args[0], self.contraction)
-        if isinstance(estimator, WeightSample) and not self.contraction.picks_rows:
-            return None
-        return (estimator, home()) if self.draws.claim(home) else None
+        return None if home.name in self.draws.shared else self._chosen(home, args[0], self.contraction)
 
-    def _estimator_for(self, home: Home, x: Tensor, contraction: Contraction) -> Estimator:
+    def _chosen(self, home: Home, x: Tensor, contraction: Contraction) -> Estimator:
         """The one for this input; what was chosen for the last one is remembered, for one of the same shape."""
         if not self.estimator.chooses:
             return self.estimator
@@ -99,18 +100,35 @@ class BayesianLayer(nn.Module):
         self, estimator: Estimator, posterior: Posterior, contraction: Contraction, x: Tensor
     ) -> Tensor | None:
         """The output with its bias, where there is code that makes both at once."""
+        law = self._bias_law()
+        if len(posterior.parts) > 1 or law is None:
+            return None
+        output = estimator.fused_output(posterior, contraction, x, self.draws.noise, law)
+        if output is not None and "bias" in self.qualified:
+            self.draws.claim(self._home("bias"))
+        return output
+
+    def _at_draw(self, home: Home, contraction: Contraction, x: Tensor) -> Tensor | None:
+        """The output at a draw of the weight and the bias, where there is code that makes all at once."""
+        law, stored = self._bias_law(), home.posterior.stored()
+        drawn_before = law is None and ("bias" in self.qualified or self._parameters.get("bias") is not None)
+        if stored is None or drawn_before or not self.draws.unused(home):
+            return None
+        found = home.posterior.family.drawn_output(stored, contraction, x, self.draws.noise, law)
+        if found is None:
+            return None
+        self.draws.keep(home, {self.qualified["weight"]: found.weight})
+        if "bias" in self.qualified:
+            self.draws.keep(self._home("bias"), {self.qualified["bias"]: cast(Tensor, found.bias)})
+        return found.output
+
+    def _bias_law(self) -> BiasLaw | None:
+        """What finds the bias for code that makes it with the output; None where there is none, or it is drawn."""
         home = self._home("bias") if "bias" in self.qualified else None
         plain = self._parameters.get("bias")
-        if len(posterior.parts) > 1 or (plain is None if home is None else not self.draws.unused(home)):
+        if plain is None if home is None else not self.draws.unused(home):
             return None
-
-        def law() -> Bias | None:
-            return (plain, None) if home is None else home().as_bias()  # type: ignore[return-value]
-
-        output = estimator.fused_output(posterior, contraction, x, self.draws.noise, law)
-        if output is not None and home is not None:
-            self.draws.claim(home)
-        return output
+        return lambda: (cast(Tensor, plain), None) if home is None else home.as_bias()
 
     def _bias(self) -> Tensor | None:
         if "bias" in self.qualified:  # not by `getattr`: compiled code would guard on the draw it gives

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.kernels import (
+    Bias,
     BiasLaw,
     LinkedKL,
     StoredParameters,
@@ -92,3 +93,8 @@ class Diagonal(Family):
         if not has_fused_divergence(*stored.parameters):
             return None
         return linked_diagonal_divergence(stored, centre, precision)
+
+    def as_bias(self, parameters: tuple[Tensor, ...]) -> Bias | None:
+        """Of a vector."""
+        mean, log_std = parameters
+        return (mean, log_std) if mean.ndim == 1 else None

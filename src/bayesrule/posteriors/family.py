@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from bayesrule.errors import InvalidArgument, ShapeMismatch
-from bayesrule.kernels import LinkedKL, StoredParameters
+from bayesrule.kernels import Bias, BiasLaw, DrawnOutput, LinkedKL, StoredParameters
 from bayesrule.posteriors.parts import Part
 from bayesrule.posteriors.posterior import Posterior
+from bayesrule.random import NoiseSource
+from bayesrule.typing import Contraction
 
 
 class Family(ABC):
@@ -41,6 +43,28 @@ class Family(ABC):
             stored: What `init` gave, as a layer keeps it.
             centre: The prior's mean.
             precision: The prior's precision.
+        """
+        return None
+
+    def drawn_output(
+        self, stored: StoredParameters, contraction: Contraction, x: Tensor, noise: NoiseSource, bias: BiasLaw | None
+    ) -> DrawnOutput | None:
+        """``op(x, W) + b`` at one draw of both and these draws, by code for just this case; or None.
+
+        Args:
+            stored: As above.
+            contraction: The layer.
+            x: A batch of inputs.
+            noise: Where noise comes from: the weight's first.
+            bias: What finds the bias, if there is one.
+        """
+        return None
+
+    def as_bias(self, parameters: tuple[Tensor, ...]) -> Bias | None:
+        """The mean and the logarithms of the standard deviations of a vector of independent normal entries.
+
+        Args:
+            parameters: What `init` gave.
         """
         return None
 

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from bayesrule.errors import ShapeMismatch
-from bayesrule.kernels import Bias, BiasLaw, StoredParameters
+from bayesrule.kernels import BiasLaw, StoredParameters
 from bayesrule.linalg import MatrixView, event_dims
 from bayesrule.posteriors.covariance import CovarianceOperator
-from bayesrule.posteriors.logarithms import GivenByLogarithms
 from bayesrule.posteriors.output_noise import OutputNoise
 from bayesrule.posteriors.parts import Part, locate
 from bayesrule.posteriors.posterior import Posterior
@@ -114,14 +113,6 @@ class GaussianPosterior(Posterior):
     ) -> Tensor | None:
         """As the covariance has it."""
         return self.covariance.fused_output(self.mean, self.stored, contraction, x, noise, bias)
-
-    def as_bias(self) -> Bias | None:
-        """If the covariance is given by logarithms."""
-        covariance = self.covariance
-        if self.mean.ndim != 1 or not isinstance(covariance, GivenByLogarithms):
-            return None
-        tapped = None if self.stored is None else self.stored.take()
-        return (self.mean, covariance.log("std")) if tapped is None else (tapped.tensors[0], tapped.tensors[1])
 
     def fused_divergence(self, centre: float, precision: float) -> Tensor | None:
         """As the covariance has it."""

@@ -13,11 +13,13 @@ from torch import Tensor
 from bayesrule.errors import InvalidArgument
 from bayesrule.kernels import (
     BiasLaw,
+    DrawnOutput,
     LinkedKL,
     StoredParameters,
     has_fused_divergence,
     is_compiled_on_cpu,
     ktied_divergence,
+    ktied_drawn_output,
     ktied_output,
     ktied_weight,
     linked_ktied_divergence,
@@ -181,3 +183,9 @@ class KTied(Family):
         if centre or not has_fused_divergence(*stored.parameters):
             return None
         return linked_ktied_divergence(stored, precision)
+
+    def drawn_output(
+        self, stored: StoredParameters, contraction: Contraction, x: Tensor, noise: NoiseSource, bias: BiasLaw | None
+    ) -> DrawnOutput | None:
+        """For dense layers."""
+        return ktied_drawn_output(x, stored, noise, bias) if contraction.is_product else None

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bayesrule.errors import Unsupported
 from bayesrule.expfam import ExponentialFamily, Natural
-from bayesrule.kernels import Bias, BiasLaw
+from bayesrule.kernels import BiasLaw
 from bayesrule.posteriors.output_noise import OutputNoise
 from bayesrule.posteriors.parts import Part, split_event
 from bayesrule.posteriors.work import Work, drawn_entries, mean_field_projection
@@ -79,10 +79,6 @@ class Posterior(ABC):
         self, contraction: Contraction, x: Tensor, noise: NoiseSource, bias: BiasLaw | None = None
     ) -> Tensor | None:
         """A local draw of ``op(x, W) + b`` by code for just this case, which must equal the general one; or None."""
-        return None
-
-    def as_bias(self) -> Bias | None:
-        """Its mean and the logarithms of its standard deviations, for a vector of independent normal entries."""
         return None
 
     def exponential(self) -> tuple[ExponentialFamily, Natural]:

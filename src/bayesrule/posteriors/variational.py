@@ -74,6 +74,14 @@ class Variational(nn.Module):
             return None
         return StoredParameters(tuple(self._parameters.values()), self.tap)  # type: ignore[arg-type]
 
+    def for_layer(self) -> tuple[Tensor, ...]:
+        """The parameters, whole, and behind their tap where there is one."""
+        stored = self.stored()
+        if stored is not None:
+            return stored.for_layer()
+        parameters: tuple[Tensor, ...] = tuple(self._parameters.values())  # type: ignore[arg-type]
+        return parameters if self.gather is None else tuple(self.gather(tensor) for tensor in parameters)
+
     def at(self, parameters: Mapping[str, Tensor]) -> Posterior:
         """The posterior other values of the parameters stand for; leading dimensions of all of them are a batch."""
         event = {**parameters, "mean": self._event(parameters["mean"])}

@@ -11,9 +11,7 @@ SHORT = 1 << 12
 """Entries, up to which a call of an operation costs more than what it computes."""
 
 
-def divergence(
-    mean: Tensor, log_std: Tensor, centre: float, precision: float
-) -> tuple[float, Tensor, Tensor] | None:
+def divergence(mean: Tensor, log_std: Tensor, centre: float, precision: float) -> tuple[float, Tensor, Tensor] | None:
     """``Σ ½τ(σ² + (μ − m₀)²) − log σ`` with the gradients in μ and log σ; None where plain operations have to serve."""
     size = mean.numel()
     if size > SHORT or mean.shape != log_std.shape or not serves(size, mean, log_std):

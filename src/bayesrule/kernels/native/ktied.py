@@ -56,11 +56,15 @@ def divergence(
     return (value.value, of_fan_in, of_fan_out) if found else None
 
 
-def draw(mean: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor] | None:
-    """``M + V Uᵀ ∘ ε`` and the factors, for the gradient; None where plain operations have to serve."""
+def draws(mean: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, *others: Tensor) -> bool:
+    """Whether `draw` takes these, among others the noise."""
     sizes = sizes_of(fan_in_logs, fan_out_logs)
-    if sizes.rank > MOST_COLUMNS or not serves(sizes.entries, mean, fan_in_logs, fan_out_logs, noise):
-        return None
+    return sizes.rank <= MOST_COLUMNS and serves(sizes.entries, mean, fan_in_logs, fan_out_logs, *others)
+
+
+def draw(mean: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """``M + V Uᵀ ∘ ε``, and the factors for the gradient."""
+    sizes = sizes_of(fan_in_logs, fan_out_logs)
     factors, weight = mean.new_empty(function("ktied_factors")(*sizes)), torch.empty_like(mean)
     function("ktied_draw")(
         *sizes, _at(fan_in_logs), _at(fan_out_logs), _at(mean), _at(noise), _at(factors), _at(weight)

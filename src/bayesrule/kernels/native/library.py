@@ -48,7 +48,12 @@ def serves(entries: int, *tensors: Tensor) -> bool:
     for tensor in tensors:
         if tensor.dtype != torch.float32 or not tensor.is_contiguous():
             return False
-    return (entries <= ENTRIES or torch.get_num_threads() == 1) and library() is not None
+    return (entries <= ENTRIES or torch.get_num_threads() == 1) and is_there()
+
+
+def is_there() -> bool:
+    """Whether there is a library, and nobody watches or replaces torch's operators: of its work they would not know."""
+    return torch._C._len_torch_dispatch_stack() == 0 and library() is not None
 
 
 @lru_cache(maxsize=1)
