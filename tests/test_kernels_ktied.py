@@ -135,7 +135,7 @@ def test_kls_equal_the_general_ones() -> None:
 
 
 def test_nothing_but_one_gradient_is_as_large_as_the_weight(monkeypatch: pytest.MonkeyPatch) -> None:
-    linear = nn.Linear(300, 200, bias=False)
+    linear = nn.Linear(400, 400, bias=False)
     bnn = br.bayesianize(linear, br.KTied(2), br.Normal(0.5), LocalReparam())
     made: list[int] = []
 
@@ -149,8 +149,8 @@ def test_nothing_but_one_gradient_is_as_large_as_the_weight(monkeypatch: pytest.
     # By its full name, for the function hides the module of the same name.
     monkeypatch.setattr(importlib.import_module("bayesrule.kernels.sum_log_product"), "CHUNK_ENTRIES", 1 << 12)
     with Sizes():
-        (bnn(torch.randn(4, 300)).square().mean() + br.kl(bnn)).backward()
-    assert sum(entries >= 300 * 200 for entries in made) == 1
+        (bnn(torch.randn(4, 400)).square().mean() + br.kl(bnn)).backward()
+    assert sum(entries >= 400 * 400 for entries in made) == 1
 
 
 def output(x: Tensor, posterior: GaussianPosterior) -> Tensor:

@@ -47,6 +47,7 @@ class Launches(TorchDispatchMode):
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers on a CPU take the way of a GPU, to the operators; these are plain operations here."""
     monkeypatch.setattr("bayesrule.kernels.ktied_layer.ordinary_on_cpu", lambda *_: False)
+    monkeypatch.setattr("bayesrule.kernels.tap.FEWEST_ENTRIES", 0)
     for module in ("seeded", "divergence"):
         monkeypatch.setattr(f"bayesrule.kernels.{module}.has_kernels", lambda _: True)
 

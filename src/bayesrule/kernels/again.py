@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def gradients_again(
-    inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], slopes: Sequence[Tensor | None]
+    inputs: Sequence[Tensor | None], outputs: Sequence[Tensor | None], slopes: Sequence[Tensor | None]
 ) -> tuple[Tensor | None, ...]:
     """The gradients of the inputs that want one.
 
@@ -19,7 +19,7 @@ def gradients_again(
         slopes: The gradients of the outputs, None where nobody used one.
     """
     wanted = [tensor for tensor in inputs if tensor is not None and tensor.requires_grad]
-    told = [(output, slope) for output, slope in zip(outputs, slopes, strict=True) if slope is not None]
+    told = [each for each in zip(outputs, slopes, strict=True) if each[1] is not None]
     values, gradients = zip(*told, strict=True)
     found = iter(torch.autograd.grad(values, wanted, gradients, create_graph=True, allow_unused=True))
     return tuple(next(found) if tensor is not None and tensor.requires_grad else None for tensor in inputs)

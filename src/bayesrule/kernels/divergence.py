@@ -77,7 +77,8 @@ def linked_ktied_divergence(stored: StoredParameters, precision: float) -> Linke
 
 
 def _diagonal_terms(parameters: Parameters, squares: Tensor | None, centre: float, precision: float) -> ValueAndTerms:
-    value, of_mean, of_log_std = _diagonal(*parameters, centre, precision)
+    mean, log_std = parameters
+    value, of_mean, of_log_std = _diagonal(mean, log_std, centre, precision)
     return value, ((of_mean, 1.0), (of_log_std, 1.0))
 
 
@@ -91,12 +92,13 @@ def _ktied_terms(parameters: Parameters, squares: Tensor | None, precision: floa
 def _diagonal_again(
     gradient: Tensor, parameters: Parameters, centre: float, precision: float
 ) -> tuple[Tensor | None, ...]:
-    return _diagonal_by_autograd(gradient, *parameters, centre, precision)
+    mean, log_std = parameters
+    return _diagonal_by_autograd(gradient, mean, log_std, centre, precision)
 
 
 def _ktied_again(gradient: Tensor, parameters: Parameters, precision: float) -> tuple[Tensor | None, ...]:
-    mean, *logs = parameters
-    return precision * gradient * mean, *_ktied_by_autograd(gradient, *logs, precision)
+    mean, fan_in_logs, fan_out_logs = parameters
+    return precision * gradient * mean, *_ktied_by_autograd(gradient, fan_in_logs, fan_out_logs, precision)
 
 
 def _constant(precision: float) -> float:

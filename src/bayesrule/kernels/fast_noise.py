@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayesrule.kernels.eager import untransformed
 from bayesrule.kernels.native import function, is_there
-from bayesrule.random import FromGenerator, Law, draw, fresh_seed
+from bayesrule.random import FromGenerator, Law, fresh_seed
 
 FEWEST_NORMALS = 1 << 12
 """Below that torch is as fast as a seed is found."""
@@ -23,7 +23,7 @@ class FastNoise(FromGenerator):
     def __call__(self, shape: tuple[int, ...], law: Law, like: Tensor) -> Tensor:
         """Fresh noise."""
         if law != "normal" or not _plain(like) or math.prod(shape) < FEWEST_NORMALS or not is_there():
-            return draw(shape, law, like, self.generator)
+            return super().__call__(shape, law, like)
         noise = torch.empty(shape, dtype=torch.float32, device="cpu")
         function("standard_normals")(fresh_seed(self.generator), noise.numel(), noise.data_ptr())
         return noise

@@ -38,7 +38,8 @@ def ktied_drawn_linear(
         bias_noise: Its noise.
     """
     found = _DrawnLinear.apply(x, mean, fan_in_logs, fan_out_logs, noise, bias, bias_logs, bias_noise)
-    return DrawnOutput(*found) if len(found) == 3 else DrawnOutput(*found, bias)
+    output, weight, *shift = found
+    return DrawnOutput(output, weight, shift[0] if shift else bias)
 
 
 def ktied_drawn_linear_reference(
@@ -63,19 +64,19 @@ class _DrawnLinear(torch.autograd.Function):
         if bias is None or bias_logs is None or bias_noise is None:
             ctx.save_for_backward(*inputs, weight, factors, None)
             return (x @ weight.mT if bias is None else torch.addmm(bias, x, weight.mT)), weight
-        spread = bias_logs.exp().mul_(bias_noise)
-        shift = bias + spread
-        ctx.save_for_backward(*inputs, weight, factors, spread)
+        std = bias_logs.exp()
+        shift = bias + std * bias_noise
+        ctx.save_for_backward(*inputs, weight, factors, std)
         return torch.addmm(shift, x, weight.mT), weight, shift
 
     @staticmethod
     def backward(ctx: Any, *gradients: Vector) -> tuple[Vector, ...]:
         saved = ctx.saved_tensors  # read once, as activation checkpointing wants it
-        inputs, (weight, factors, spread) = saved[:8], saved[8:]
+        inputs, (weight, factors, std) = saved[:8], saved[8:]
         if torch.is_grad_enabled():
             slopes = *gradients, *(None,) * (3 - len(gradients))
             return gradients_again(inputs, ktied_drawn_linear_reference(*inputs), slopes)
-        x, _, fan_in_logs, fan_out_logs, noise, *_ = inputs
+        x, _, fan_in_logs, fan_out_logs, noise, *_, bias_noise = inputs
         of_output, of_weight, *of_shift = gradients
         of_x, _, of_fan_in, of_fan_out, _, of_bias, *_ = ctx.needs_input_grad
         bias_gradient = of_shift[0] if of_shift else None
@@ -83,12 +84,14 @@ class _DrawnLinear(torch.autograd.Function):
         if of_output is not None:
             input_gradient = of_output @ weight if of_x else None
             of_weight = _added(of_output.mT @ x, of_weight)
-            bias_gradient = _added(of_output.sum(0), bias_gradient) if of_bias or spread is not None else None
+            bias_gradient = _added(of_output.sum(0), bias_gradient) if of_bias or std is not None else None
         of_logs: tuple[Vector, Vector] = None, None
         if of_weight is not None and (of_fan_in or of_fan_out):
             of_logs = native.draw_backward(native.sizes_of(fan_in_logs, fan_out_logs), factors, of_weight, noise)
-        of_spread = None if bias_gradient is None or spread is None else bias_gradient * spread
-        return input_gradient, of_weight, *of_logs, None, bias_gradient, of_spread, None
+        of_bias_logs = None
+        if bias_gradient is not None and std is not None:  # in the order of plain operations, to the last digit
+            of_bias_logs = (bias_gradient * bias_noise).mul_(std)
+        return input_gradient, of_weight, *of_logs, None, bias_gradient, of_bias_logs, None
 
 
 def _added(one: Tensor, other: Vector) -> Tensor:

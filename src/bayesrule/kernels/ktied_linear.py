@@ -35,7 +35,7 @@ def ktied_linear(
         bias_noise: Its noise: the same for all rows.
     """
     others = fan_in_logs, fan_out_logs, noise, bias, bias_logs, bias_noise
-    function = _NativeKTiedLinear if native.takes_noise(x, *others) else _KTiedLinear
+    function = _NativeKTiedLinear if native.adds_noise(x, *others) else _KTiedLinear
     return function.apply(x, weight, *others)
 
 

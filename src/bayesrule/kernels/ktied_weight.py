@@ -50,12 +50,13 @@ class _KTiedWeight(torch.autograd.Function):
         mean_gradient = gradient if of_mean else None
         if not (of_fan_in or of_fan_out):
             return mean_gradient, None, None, None
-        if ctx.native and not torch.is_grad_enabled():
-            sizes = native.sizes_of(fan_in_logs, fan_out_logs)
-            return mean_gradient, *native.draw_backward(sizes, *factors, gradient, noise), None
         if torch.is_grad_enabled():  # to be differentiated in its turn
-            factors = fan_in_logs.mT.exp(), fan_out_logs.mT.exp()
-        fan_in, fan_out = factors
+            fan_in, fan_out = fan_in_logs.mT.exp(), fan_out_logs.mT.exp()
+        elif ctx.native:
+            sizes = native.sizes_of(fan_in_logs, fan_out_logs)
+            return mean_gradient, *native.draw_backward(sizes, factors[0], gradient, noise), None
+        else:
+            fan_in, fan_out = factors
         of_std = gradient * noise
         # Few rows times a matrix: the fastest of the forms that a product so thin can be given.
         slopes = ((fan_out @ of_std) * fan_in).mT, ((fan_in @ of_std.mT) * fan_out).mT

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from bayesrule.curvature import state_dtype
+from bayesrule.kernels import FastNoise
 from bayesrule.optim.capture import Capture
 from bayesrule.optim.group import Drawn, Events, Group
 from bayesrule.optim.holder import PosteriorHolder
 from bayesrule.optim.joining import apart
 from bayesrule.optim.param_groups import alike
 from bayesrule.optim.rule import Rule
-from bayesrule.random import NoiseSource, draw
+from bayesrule.random import NoiseSource
 
 NOTHING = nullcontext()
 
@@ -118,7 +119,7 @@ class DrawingHolder(PosteriorHolder):
         return self._split[group.name][1]
 
     def _own_noise(self) -> NoiseSource:
-        return self.source or (lambda shape, law, like: draw(shape, law, like, self.generator(like.device)))
+        return self.source or (lambda shape, law, like: FastNoise(self.generator(like.device))(shape, law, like))
 
     def _filled(self, gradients: Mapping[str, Tensor]) -> tuple[list[Group], dict[str, Tensor]]:
         """Groups that got a gradient, and gradients of all their parameters, in the precision of their means."""

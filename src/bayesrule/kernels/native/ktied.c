@@ -272,7 +272,7 @@ int ktied_noise(long fan_in, long fan_out, long rank, long rows, const float *x,
     pair_rows(fan_in, rank, U, 1, kept.fan_in);
     pair_rows(fan_out, rank, V, 2, kept.fan_out);
     for (long o = 0; o < fan_out; o++) {
-        kept.spread[o] = bias_logs ? expf(bias_logs[o]) * bias_noise[o] : 0;
+        kept.spread[o] = bias_logs && bias_noise ? expf(bias_logs[o]) * bias_noise[o] : 0;
         shift[o] = (bias ? bias[o] : 0) + kept.spread[o];
     }
     for (long b = 0; b < rows; b++, x += fan_in, noise += fan_out, output += fan_out) {

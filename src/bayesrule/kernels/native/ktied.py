@@ -44,7 +44,8 @@ def divergence(
 ) -> tuple[float, Tensor, Tensor] | None:
     """``Σ ½τ(S² + mean²) − log S`` with the gradients in log U and log V; None where plain operations have to serve."""
     sizes = sizes_of(fan_in_logs, fan_out_logs)
-    if sizes.rank > MOST_COLUMNS or (sizes.rank == 2 and sizes.entries > NODES_FROM):
+    fits = fan_out_logs.shape[1] == sizes.rank <= MOST_COLUMNS and (mean is None or mean.numel() == sizes.entries)
+    if not fits or (sizes.rank == 2 and sizes.entries > NODES_FROM):
         return None
     if not serves(sizes.entries, fan_in_logs, fan_out_logs, *(() if mean is None else (mean,))):
         return None
@@ -57,9 +58,11 @@ def divergence(
 
 
 def draws(mean: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, *others: Tensor) -> bool:
-    """Whether `draw` takes these, among others the noise."""
+    """Whether `draw` takes these, others being the noise."""
     sizes = sizes_of(fan_in_logs, fan_out_logs)
-    return sizes.rank <= MOST_COLUMNS and serves(sizes.entries, mean, fan_in_logs, fan_out_logs, *others)
+    if sizes.rank > MOST_COLUMNS or any(each.shape != (sizes.fan_out, sizes.fan_in) for each in (mean, *others)):
+        return False
+    return serves(sizes.entries, mean, fan_in_logs, fan_out_logs, *others)
 
 
 def draw(mean: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -82,12 +85,15 @@ def draw_backward(sizes: Sizes, factors: Tensor, gradient: Tensor, noise: Tensor
     return found
 
 
-def takes_noise(x: Tensor, *tensors: Tensor | None) -> bool:
-    """Whether `add_noise` does, with log U and log V the first of the others."""
-    fan_in_logs, fan_out_logs, *_ = tensors
-    sizes = sizes_of(fan_in_logs, fan_out_logs)  # type: ignore[arg-type]
-    entries = x.shape[0] * max(sizes.fan_in, sizes.fan_out)
-    return sizes.rank <= MOST_RANK and serves(entries, x, *(each for each in tensors if each is not None))
+def adds_noise(x: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Tensor, *bias: Vector) -> bool:
+    """Whether `add_noise` takes these."""
+    sizes, rows = sizes_of(fan_in_logs, fan_out_logs), x.shape[0]
+    vectors = [each for each in bias if each is not None]
+    if sizes.rank > MOST_RANK or x.shape != (rows, sizes.fan_in) or noise.shape != (rows, sizes.fan_out):
+        return False
+    if any(vector.shape != (sizes.fan_out,) for vector in vectors):
+        return False
+    return serves(rows * max(sizes.fan_in, sizes.fan_out), x, fan_in_logs, fan_out_logs, noise, *vectors)
 
 
 def add_noise(
@@ -109,13 +115,9 @@ def noise_backward(
     """The gradients in log U, log V and the bias; what noise adds to that in x is added to ``of_x``, if it is given."""
     of_fan_in, of_fan_out = x.new_empty(sizes.fan_in, sizes.rank), x.new_empty(sizes.fan_out, sizes.rank)
     vectors = [x.new_empty(sizes.fan_out) if wanted else None for wanted in (of_bias, of_bias_logs)]
-    found = of_fan_in, of_fan_out, *vectors
-    _checked(
-        function("ktied_noise_backward")(
-            *sizes, x.shape[0], *(_at(each) for each in (x, noise, gradient, kept, of_x, *found))
-        )
-    )
-    return found
+    tensors = x, noise, gradient, kept, of_x, of_fan_in, of_fan_out, *vectors
+    _checked(function("ktied_noise_backward")(*sizes, x.shape[0], *(_at(each) for each in tensors)))
+    return of_fan_in, of_fan_out, vectors[0], vectors[1]
 
 
 def _at(tensor: Vector) -> int | None:

@@ -1,7 +1,7 @@
 """The C files beside this one as a library: compiled once for a machine, kept in the user's cache, loaded by ctypes.
 
-Where there is no compiler, plain operations of torch do the same: nothing depends on it but time. ``BAYESRULE_NATIVE=0``
-asks for that.
+Where there is no compiler, plain operations of torch do the same, with other normals for a seed and in more time.
+``BAYESRULE_NATIVE=0`` asks for them.
 """
 
 from __future__ import annotations
