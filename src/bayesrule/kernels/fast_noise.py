@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from bayesrule.kernels.eager import untransformed
-from bayesrule.kernels.native import function, is_there
+from bayesrule.kernels.native import is_there, standard_normals
+from bayesrule.kernels.operators import fresh_noise_seed, seeded_normals
 from bayesrule.random import FromGenerator, Law, fresh_seed
 
 FEWEST_NORMALS = 1 << 12
@@ -22,12 +23,11 @@ class FastNoise(FromGenerator):
 
     def __call__(self, shape: tuple[int, ...], law: Law, like: Tensor) -> Tensor:
         """Fresh noise."""
-        if law != "normal" or not _plain(like) or math.prod(shape) < FEWEST_NORMALS or not is_there():
-            return super().__call__(shape, law, like)
-        noise = torch.empty(shape, dtype=torch.float32, device="cpu")
-        function("standard_normals")(fresh_seed(self.generator), noise.numel(), noise.data_ptr())
-        return noise
-
-
-def _plain(like: Tensor) -> bool:
-    return like.device.type == "cpu" and like.dtype == torch.float32 and untransformed(like)
+        on_cpu = law == "normal" and like.device.type == "cpu" and like.dtype == torch.float32
+        if on_cpu and torch.compiler.is_compiling():
+            if self.generator is None and not torch.compiler.is_exporting() and math.prod(shape) >= FEWEST_NORMALS:
+                # an operator of torch, which finds out by itself whether there is a library
+                return seeded_normals(fresh_noise_seed(like.device), 1, math.prod(shape), like.dtype).view(shape)
+        elif on_cpu and math.prod(shape) >= FEWEST_NORMALS and untransformed(like) and is_there():
+            return standard_normals(fresh_seed(self.generator), shape)
+        return super().__call__(shape, law, like)

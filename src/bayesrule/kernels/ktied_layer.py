@@ -70,12 +70,11 @@ def ktied_drawn_output(
     mean, *logs = stored.parameters
     if mean.ndim != 2 or x.ndim < 2 or x.shape[-1] != mean.shape[-1] or not isinstance(noise, FromGenerator):
         return None
-    if not ordinary_on_cpu(x, mean, *logs) or not native.draws(mean, *logs):
+    if not native.draws(mean, *logs) or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
         return None
     law = None if bias is None else bias()
-    if bias is not None and (law is None or not ordinary_on_cpu(x, *(each for each in law if each is not None))):
-        return None
-    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+    given = () if law is None else (each for each in law if each is not None)
+    if (bias is not None and law is None) or not ordinary_on_cpu(x, mean, *logs, *given):
         return None
     weight, fan_in, fan_out = stored.for_layer()
     epsilon = noise(tuple(mean.shape), "normal", mean)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.kernels.eager import ordinary
+from bayesrule.kernels.native import is_there, standard_normals
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 MOST_PAIRS = 16
@@ -55,6 +56,8 @@ def _seeded_normals(seed: Tensor, rows: int, columns: int) -> Tensor:
         from bayesrule.kernels import triton_noise
 
         return triton_noise.normals(seed, rows, columns)
+    if seed.device.type == "cpu" and is_there():
+        return standard_normals(int(seed), (rows, columns))
     generator = torch.Generator(seed.device).manual_seed(int(seed))
     return torch.randn(rows, columns, generator=generator, device=seed.device)
 

@@ -46,7 +46,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 def serves(entries: int, *tensors: Tensor) -> bool:
     """Whether the library takes these ordinary tensors of a CPU, for so many entries."""
     for tensor in tensors:
-        if tensor.dtype != torch.float32 or not tensor.is_contiguous():
+        if tensor.dtype != torch.float32 or not tensor.is_cpu or not tensor.is_contiguous():
             return False
     return (entries <= ENTRIES or torch.get_num_threads() == 1) and is_there()
 
