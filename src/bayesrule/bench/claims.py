@@ -12,7 +12,7 @@ from bayesrule.bench.peers import PEERS
 STEP, STEP_HIGH = "step ratio", "step ratio high"
 MEMORY, PREDICT = "memory ratio", "predict ratio"
 EAGER, CAPTURED, CAPTURED_BF16 = "eager, float32", "captured, float32", "captured, bf16"
-TIED = ("ktied", "ktied-local")
+TIED = ("ktied", "ktied-local", "ktied-sample")
 """Whichever is cheaper: a user may choose."""
 BAYESIAN = tuple(name for name in METHODS if name != REFERENCE)
 

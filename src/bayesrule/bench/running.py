@@ -22,6 +22,7 @@ from bayesrule.bench.peers import PEERS
 from bayesrule.bench.request import Request
 from bayesrule.bench.results import Row, result_of, rows_of
 from bayesrule.bench.timing import ratio_of_medians
+from bayesrule.kernels.native import is_there
 from bayesrule.timing import Times, Turn, interleaved, seconds, synchronize, wall_clock
 
 MIB = 2**20
@@ -201,7 +202,10 @@ def _notes(result: Mapping[str, Any]) -> list[str]:
     """When and with what; the optimizer that all share."""
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     options = ", ".join(f"{key}={value}" for key, value in ADAM.items())
-    return [
+    notes = [
         f"Measured on {datetime.now(UTC).date().isoformat()} with {versions}.",
         f"Every method that takes an optimizer of torch.optim has Adam({options}).",
     ]
+    if result["device"].startswith("cpu"):
+        notes.append(f"This library's compiled code for a CPU: {'in use' if is_there() else 'not in use'}.")
+    return notes
