@@ -73,11 +73,11 @@ def test_intervals_of_a_median() -> None:
     assert outside <= 0.05 < 2 * scipy.stats.binom.cdf(40, 100, 0.5)
 
 
-def test_methods_take_turns_in_changing_order() -> None:
+def test_methods_take_turns() -> None:
     done: list[str] = []
     turns = {name: Turn(partial(done.append, name), repeats) for name, repeats in (("a", 1), ("b", 2), ("c", 1))}
     times = interleaved(turns, wall_clock(CPU), rounds=4, budget=0.0, least=4)
-    assert "".join(done) == "abbc" + "bbca" + "cabb" + "abbc"
+    assert [sorted(done[start : start + 4]) for start in (0, 4, 8, 12)] == 4 * [["a", "b", "b", "c"]]
     assert {name: len(each) for name, each in times.items()} == {"a": 4, "b": 4, "c": 4}
     assert len(interleaved(turns, wall_clock(CPU), rounds=50, budget=0.0, least=3)["a"]) == 3
 
@@ -210,7 +210,10 @@ def test_claims_are_checked_where_they_were_measured() -> None:
     rows = point + ktied + ivon + peer
     found = {claim["claim"]: (claim["standing"], claim["detail"]) for claim in claims_of(rows, "cpu")}
     assert found == {
-        "mlp, batch 1024, eager, float32, ktied or ktied-local or ktied-sample: step ratio high at most 1.6": ("held", "1.55"),
+        "mlp, batch 1024, eager, float32, ktied or ktied-local or ktied-sample: step ratio high at most 1.6": (
+            "held",
+            "1.55",
+        ),
         "mlp, batch 1024, eager, float32, ivon: step ratio at most 1.35": ("not held", "1.36"),
         "mlp, batch 1024, eager, float32: a 2-tied step is no slower than any peer's": (
             "not held",

@@ -66,8 +66,9 @@ def interleaved(
 ) -> dict[str, Times]:  # fmt: skip
     """Seconds of every contender in every round; a round is one turn of each.
 
-    Whatever else the machine does then reaches all of them alike. The order changes from round to round, so that nobody
-    always follows the same neighbour and finds the caches as that one left them.
+    Whatever else the machine does then reaches all of them alike. The order is drawn anew for every round, always the
+    same for as many contenders, so that nobody always follows the same neighbour and finds the caches as that one left
+    them, with its code or another's.
 
     Args:
         turns: The contenders.
@@ -81,11 +82,10 @@ def interleaved(
         for _ in range(warm_ups):
             turn.work()
     taken: dict[str, list[float]] = {name: [] for name in turns}
-    names, until = list(turns), time.perf_counter() + budget
+    names, orders, until = list(turns), np.random.default_rng(0), time.perf_counter() + budget
     for done in range(max(rounds, 1)):
         if done >= least and time.perf_counter() >= until:
             break
-        start = done % max(len(names), 1)
-        for name in names[start:] + names[:start]:
-            taken[name].append(seconds(turns[name], clock))
+        for index in orders.permutation(len(names)):
+            taken[names[index]].append(seconds(turns[names[index]], clock))
     return {name: np.array(times) for name, times in taken.items()}
