@@ -3,13 +3,16 @@
 from bayesrule.kernels.diagonal_layer import diagonal_output
 from bayesrule.kernels.divergence import (
     diagonal_divergence,
+    diagonal_piece,
     has_fused_divergence,
     is_compiled_on_cpu,
     ktied_divergence,
+    ktied_piece,
     linked_diagonal_divergence,
     linked_ktied_divergence,
 )
 from bayesrule.kernels.fast_noise import FastNoise
+from bayesrule.kernels.joint_divergence import JointDivergence, Piece
 from bayesrule.kernels.ktied_drawn_linear import DrawnOutput
 from bayesrule.kernels.ktied_layer import ktied_drawn_output, ktied_output
 from bayesrule.kernels.ktied_weight import ktied_weight
@@ -26,16 +29,20 @@ __all__ = [
     "BiasLaw",
     "DrawnOutput",
     "FastNoise",
+    "JointDivergence",
     "LinkedKL",
     "ParameterTap",
+    "Piece",
     "StoredParameters",
     "diagonal_divergence",
     "diagonal_output",
+    "diagonal_piece",
     "has_fused_divergence",
     "is_compiled_on_cpu",
     "ktied_divergence",
     "ktied_drawn_output",
     "ktied_output",
+    "ktied_piece",
     "ktied_weight",
     "linked_diagonal_divergence",
     "linked_ktied_divergence",

@@ -17,7 +17,10 @@ from bayesrule.kernels.divergence_operators import (
     ktied_number_and_slopes,
 )
 from bayesrule.kernels.eager import ordinary_on_cpu
-from bayesrule.kernels.linked_kl import LinkedKL, Parameters, ValueAndTerms
+from bayesrule.kernels.joint_divergence import Piece
+from bayesrule.kernels.linked_kl import LinkedKL, Parameters, Squares, ValueAndTerms
+from bayesrule.kernels.native.diagonal import SHORT
+from bayesrule.kernels.native.ktied import MOST_COLUMNS
 from bayesrule.kernels.operators import has_kernels, takes_kernel
 from bayesrule.kernels.sum_log_product import sum_log_product
 from bayesrule.kernels.tap import StoredParameters, linked
@@ -76,16 +79,38 @@ def linked_ktied_divergence(stored: StoredParameters, precision: float) -> Linke
     return linked(stored, partial(_ktied_terms, precision=precision), partial(_ktied_again, precision=precision))
 
 
-def _diagonal_terms(parameters: Parameters, squares: Tensor | None, centre: float, precision: float) -> ValueAndTerms:
+def ktied_piece(stored: StoredParameters, precision: float) -> Piece | None:
+    """`ktied_divergence` with the mean's part, for ``m₀ = 0``, as one of a model's; None where it is better apart."""
+    _, fan_in_logs, fan_out_logs = stored.parameters
+    sizes = fan_in_logs.shape[0], fan_out_logs.shape[0], fan_in_logs.shape[1]
+    if not stored.few or sizes[2] > MOST_COLUMNS:
+        return None
+    return Piece(stored, sizes, 0.0, precision, partial(_ktied_again, precision=precision))
+
+
+def diagonal_piece(stored: StoredParameters, centre: float, precision: float) -> Piece | None:
+    """`diagonal_divergence` of a short vector as one of a model's."""
+    mean, log_std = stored.parameters
+    if not stored.few or mean.ndim != 1 or mean.shape[0] > SHORT or mean.shape != log_std.shape:
+        return None
+    again = partial(_diagonal_again, centre=centre, precision=precision)
+    return Piece(stored, (mean.shape[0], 0, 0), centre, precision, again)
+
+
+def _diagonal_terms(parameters: Parameters, squares: Squares, centre: float, precision: float) -> ValueAndTerms:
     mean, log_std = parameters
     value, of_mean, of_log_std = _diagonal(mean, log_std, centre, precision)
     return value, ((of_mean, 1.0), (of_log_std, 1.0))
 
 
-def _ktied_terms(parameters: Parameters, squares: Tensor | None, precision: float) -> ValueAndTerms:
+def _ktied_terms(parameters: Parameters, squares: Squares, precision: float) -> ValueAndTerms:
     mean, fan_in_logs, fan_out_logs = parameters
-    summed = mean if squares is None else squares
-    value, of_fan_in, of_fan_out = _ktied(fan_in_logs, fan_out_logs, summed, squares is not None, precision)
+    if isinstance(squares, float):
+        value, of_fan_in, of_fan_out = _ktied(fan_in_logs, fan_out_logs, None, False, precision)
+        value += 0.5 * precision * squares
+    else:
+        read = mean if squares is None else squares
+        value, of_fan_in, of_fan_out = _ktied(fan_in_logs, fan_out_logs, read, squares is not None, precision)
     return value, ((mean, precision), (of_fan_in, 1.0), (of_fan_out, 1.0))
 
 

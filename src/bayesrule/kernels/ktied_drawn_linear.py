@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from bayesrule.kernels.again import gradients_again
+from bayesrule.kernels.native import Noise, normals_of
 from bayesrule.kernels.native import ktied as native
+from bayesrule.kernels.tap import ParameterTap, StoredParameters
 
 Vector = Tensor | None
 
@@ -22,22 +24,20 @@ class DrawnOutput(NamedTuple):
 
 
 def ktied_drawn_linear(
-    x: Tensor, mean: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Tensor, bias: Vector = None,
-    bias_logs: Vector = None, bias_noise: Vector = None,
+    x: Tensor, stored: StoredParameters, noise: Noise, bias: Vector = None, bias_logs: Vector = None,
+    bias_noise: Vector = None,
 ) -> DrawnOutput:  # fmt: skip
     """``y = x Wᵀ + b`` for ``W = M + V Uᵀ ∘ ε``, and a bias likewise if it is random; by the compiled library.
 
     Args:
         x: (B, m) inputs.
-        mean: M, fan-out × fan-in.
-        fan_in_logs: log U.
-        fan_out_logs: log V.
+        stored: M, fan-out × fan-in, log U and log V.
         noise: ε, fan-out × fan-in.
         bias: b, or its mean.
         bias_logs: The logarithms of the bias's standard deviations, if it is random.
         bias_noise: Its noise.
     """
-    found = _DrawnLinear.apply(x, mean, fan_in_logs, fan_out_logs, noise, bias, bias_logs, bias_noise)
+    found = _DrawnLinear.apply(stored.tap, noise, x, *stored.for_layer(), bias, bias_logs, bias_noise)
     output, weight, *shift = found
     return DrawnOutput(output, weight, shift[0] if shift else bias)
 
@@ -55,12 +55,15 @@ def ktied_drawn_linear_reference(
 class _DrawnLinear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, mean: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Tensor, bias: Vector,
-        bias_logs: Vector, bias_noise: Vector,
+        ctx: Any, tap: ParameterTap, noise: Noise, x: Tensor, mean: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor,
+        bias: Vector, bias_logs: Vector, bias_noise: Vector,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         ctx.set_materialize_grads(False)
-        weight, factors = native.draw(mean, fan_in_logs, fan_out_logs, noise)
-        inputs = x, mean, fan_in_logs, fan_out_logs, noise, bias, bias_logs, bias_noise
+        weight, factors, squares = native.draw(mean, fan_in_logs, fan_out_logs, noise)
+        tap.note_squares(mean, squares)
+        ctx.seed = None if isinstance(noise, Tensor) else noise
+        normals = noise if isinstance(noise, Tensor) else None
+        inputs = x, mean, fan_in_logs, fan_out_logs, normals, bias, bias_logs, bias_noise
         if bias is None or bias_logs is None or bias_noise is None:
             ctx.save_for_backward(*inputs, weight, factors, None)
             return (x @ weight.mT if bias is None else torch.addmm(bias, x, weight.mT)), weight
@@ -72,13 +75,15 @@ class _DrawnLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Vector) -> tuple[Vector, ...]:
         saved = ctx.saved_tensors  # read once, as activation checkpointing wants it
-        inputs, (weight, factors, std) = saved[:8], saved[8:]
+        (x, mean, fan_in_logs, fan_out_logs, normals, *bias), (weight, factors, std) = saved[:8], saved[8:]
+        noise = normals if ctx.seed is None else ctx.seed
         if torch.is_grad_enabled():
+            inputs = x, mean, fan_in_logs, fan_out_logs, normals_of(noise, tuple(mean.shape)), *bias
             slopes = *gradients, *(None,) * (3 - len(gradients))
-            return gradients_again(inputs, ktied_drawn_linear_reference(*inputs), slopes)
-        x, _, fan_in_logs, fan_out_logs, noise, *_, bias_noise = inputs
+            found = gradients_again(inputs, ktied_drawn_linear_reference(*inputs), slopes)
+            return None, None, *found[:4], *found[5:]
         of_output, of_weight, *of_shift = gradients
-        of_x, _, of_fan_in, of_fan_out, _, of_bias, *_ = ctx.needs_input_grad
+        _, _, of_x, _, of_fan_in, of_fan_out, of_bias, *_ = ctx.needs_input_grad
         bias_gradient = of_shift[0] if of_shift else None
         input_gradient = None
         if of_output is not None:
@@ -90,8 +95,8 @@ class _DrawnLinear(torch.autograd.Function):
             of_logs = native.draw_backward(native.sizes_of(fan_in_logs, fan_out_logs), factors, of_weight, noise)
         of_bias_logs = None
         if bias_gradient is not None and std is not None:  # in the order of plain operations, to the last digit
-            of_bias_logs = (bias_gradient * bias_noise).mul_(std)
-        return input_gradient, of_weight, *of_logs, None, bias_gradient, of_bias_logs, None
+            of_bias_logs = (bias_gradient * bias[2]).mul_(std)
+        return None, None, input_gradient, of_weight, *of_logs, bias_gradient, of_bias_logs, None
 
 
 def _added(one: Tensor, other: Vector) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.kernels.eager import ordinary_on_cpu
+from bayesrule.kernels.fast_noise import normals_or_seed
 from bayesrule.kernels.ktied_drawn_linear import DrawnOutput, ktied_drawn_linear
 from bayesrule.kernels.ktied_linear import ktied_linear
 from bayesrule.kernels.linear_operator import Bias, BiasLaw, ktied_linear_seeded
@@ -37,11 +38,12 @@ def ktied_output(
         if bias is not None and (law is None or not ordinary_on_cpu(x, *(each for each in law if each is not None))):
             return None
         weight, fan_in, fan_out = layer_tensors(mean, stored, logs, mean.dtype)
-        epsilon = noise((*x.shape[:-1], mean.shape[-1]), "normal", x)
+        epsilon = normals_or_seed(noise, (*x.shape[:-1], mean.shape[-1]), x)
         of_bias = () if law is None else (*law, None if law[1] is None else noise(tuple(law[1].shape), "normal", x))
         if x.ndim == 2:
             return ktied_linear(x, weight, fan_in, fan_out, epsilon, *of_bias)
-        rows = ktied_linear(x.flatten(0, -2), weight, fan_in, fan_out, epsilon.flatten(0, -2), *of_bias)
+        flat = epsilon.flatten(0, -2) if isinstance(epsilon, Tensor) else epsilon
+        rows = ktied_linear(x.flatten(0, -2), weight, fan_in, fan_out, flat, *of_bias)
     elif _few_pairs(logs[0].shape[-1]) and (dtype := seeded_dtype(x, mean, noise, *logs)) is not None:
         law = None if bias is None else bias()
         if bias is not None and (law is None or not _in_float32(law)):
@@ -76,10 +78,9 @@ def ktied_drawn_output(
     given = () if law is None else (each for each in law if each is not None)
     if (bias is not None and law is None) or not ordinary_on_cpu(x, mean, *logs, *given):
         return None
-    weight, fan_in, fan_out = stored.for_layer()
-    epsilon = noise(tuple(mean.shape), "normal", mean)
+    epsilon = normals_or_seed(noise, tuple(mean.shape), mean)
     of_bias = () if law is None else (*law, None if law[1] is None else noise(tuple(law[1].shape), "normal", x))
-    found = ktied_drawn_linear(x if x.ndim == 2 else x.flatten(0, -2), weight, fan_in, fan_out, epsilon, *of_bias)
+    found = ktied_drawn_linear(x if x.ndim == 2 else x.flatten(0, -2), stored, epsilon, *of_bias)
     return found if x.ndim == 2 else found._replace(output=found.output.reshape(*x.shape[:-1], mean.shape[0]))
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.kernels.again import gradients_again
+from bayesrule.kernels.native import Noise, normals_of
 from bayesrule.kernels.native import ktied as native
 from bayesrule.kernels.pairs import pair_products, pair_rows, pair_rows_backward
 from bayesrule.kernels.thin import outer_sum
@@ -16,7 +17,7 @@ Vector = Tensor | None
 
 
 def ktied_linear(
-    x: Tensor, weight: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Tensor, bias: Vector = None,
+    x: Tensor, weight: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Noise, bias: Vector = None,
     bias_logs: Vector = None, bias_noise: Vector = None,
 ) -> Tensor:  # fmt: skip
     """``y = x Wᵀ + √(x² S²) ∘ ε + b`` with ``S = U Vᵀ``, from log U and log V, for (B, m) inputs, (n, m) weights.
@@ -29,14 +30,16 @@ def ktied_linear(
         weight: W.
         fan_in_logs: log U.
         fan_out_logs: log V.
-        noise: ε, of the output's shape.
+        noise: ε, of the output's shape, or a seed of it.
         bias: b, or its mean.
         bias_logs: The logarithms of the bias's standard deviations, if it is random.
         bias_noise: Its noise: the same for all rows.
     """
-    others = fan_in_logs, fan_out_logs, noise, bias, bias_logs, bias_noise
-    function = _NativeKTiedLinear if native.adds_noise(x, *others) else _KTiedLinear
-    return function.apply(x, weight, *others)
+    of_bias = bias, bias_logs, bias_noise
+    if native.adds_noise(x, fan_in_logs, fan_out_logs, noise, *of_bias):
+        return _NativeKTiedLinear.apply(noise, x, weight, fan_in_logs, fan_out_logs, *of_bias)
+    epsilon = normals_of(noise, (x.shape[0], weight.shape[0]))
+    return _KTiedLinear.apply(x, weight, fan_in_logs, fan_out_logs, epsilon, *of_bias)
 
 
 def ktied_linear_reference(
@@ -111,22 +114,27 @@ class _NativeKTiedLinear(torch.autograd.Function):
     """The same by the compiled library, but for the products with the weight."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, *others: Vector) -> Tensor:
+    def forward(
+        ctx: Any, noise: Noise, x: Tensor, weight: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, *bias: Vector
+    ) -> Tensor:
         output = x @ weight.mT
-        kept = native.add_noise(output, x, *others)  # type: ignore[arg-type]
-        ctx.save_for_backward(x, weight, *others, kept)
+        kept = native.add_noise(output, x, fan_in_logs, fan_out_logs, noise, *bias)
+        ctx.seed = None if isinstance(noise, Tensor) else noise
+        normals = noise if isinstance(noise, Tensor) else None
+        ctx.save_for_backward(x, weight, fan_in_logs, fan_out_logs, normals, *bias, kept)
         return output
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Vector, ...]:
-        x, weight, *others, kept = ctx.saved_tensors
+        x, weight, fan_in_logs, fan_out_logs, normals, *bias, kept = ctx.saved_tensors
+        noise = normals if ctx.seed is None else ctx.seed
         if torch.is_grad_enabled():
-            inputs = x, weight, *others
-            return gradients_again(inputs, [ktied_linear_reference(*inputs)], [gradient])
-        of_x, of_weight, *_, of_bias, of_bias_logs, _ = ctx.needs_input_grad
+            inputs = x, weight, fan_in_logs, fan_out_logs, normals_of(noise, tuple(gradient.shape)), *bias
+            found = gradients_again(inputs, [ktied_linear_reference(*inputs)], [gradient])
+            return None, *found[:4], *found[5:]
+        _, of_x, of_weight, *_, of_bias, of_bias_logs, _ = ctx.needs_input_grad
         gradient = gradient.contiguous()
         input_gradient = gradient @ weight if of_x else None
-        sizes = native.sizes_of(*others[:2])
-        of_logs = native.noise_backward(sizes, x, others[2], gradient, kept, input_gradient, of_bias, of_bias_logs)
-        weight_gradient = gradient.mT @ x if of_weight else None
-        return input_gradient, weight_gradient, *of_logs[:2], None, *of_logs[2:], None
+        sizes = native.sizes_of(fan_in_logs, fan_out_logs)
+        of_rest = native.noise_backward(sizes, x, noise, gradient, kept, input_gradient, of_bias, of_bias_logs)
+        return None, input_gradient, gradient.mT @ x if of_weight else None, *of_rest, None

@@ -35,7 +35,7 @@ class _KTiedWeight(torch.autograd.Function):
     def forward(ctx: Any, mean: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Tensor) -> Tensor:
         ctx.native = native.draws(mean, fan_in_logs, fan_out_logs, noise)
         if ctx.native:
-            weight, factors = native.draw(mean, fan_in_logs, fan_out_logs, noise)
+            weight, factors, _ = native.draw(mean, fan_in_logs, fan_out_logs, noise)
             ctx.save_for_backward(fan_in_logs, fan_out_logs, noise, factors)
             return weight
         rows = fan_in_logs.mT.exp(), fan_out_logs.mT.exp()

@@ -15,6 +15,8 @@ from bayesrule.errors import InvalidArgument
 Parameters = tuple[Tensor, ...]
 Terms = tuple[tuple[Tensor, float], ...]
 """Of each parameter a tensor and a number, as which the KL's gradient is kept."""
+Squares = Tensor | float | None
+"""The sum of a mean's squares; numbers whose sum it is; or nothing where it is not known."""
 ValueAndTerms = tuple[float | Tensor, Terms]
 Slopes = Callable[[Tensor, Parameters], tuple[Tensor | None, ...]]
 """Gives the same from the KL's own gradient and the parameters, by plain operations that can be differentiated."""

@@ -14,7 +14,8 @@ from bayesrule.errors import InvalidArgument
 from bayesrule.likelihoods import Likelihood
 from bayesrule.nn.conversion import Conversion
 from bayesrule.nn.draw_table import DrawTable
-from bayesrule.nn.home import Home, kl_of_homes, kls_of_homes
+from bayesrule.nn.home import Home, kls_of_homes
+from bayesrule.nn.joint_kl import kl_of_model
 from bayesrule.nn.layer import BayesianLayer, make_plain
 from bayesrule.nn.recast import layers_of_groups, recast_table, settle
 from bayesrule.posteriors import Family, Posterior
@@ -154,7 +155,7 @@ def kl(bnn: BayesianModule) -> Tensor:
     """``KL(q ‖ p)`` of the whole model: a sum over all its weights, each counted once."""
     bnn = uncompiled(bnn)
     need_bayesian(bnn, "br.kl")
-    return kl_of_homes(bnn.homes().values())
+    return kl_of_model(bnn, list(bnn.homes().values()))
 
 
 def posteriors(model: Drawable) -> dict[str, Posterior]:

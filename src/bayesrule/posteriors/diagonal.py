@@ -13,9 +13,11 @@ from bayesrule.kernels import (
     Bias,
     BiasLaw,
     LinkedKL,
+    Piece,
     StoredParameters,
     diagonal_divergence,
     diagonal_output,
+    diagonal_piece,
     has_fused_divergence,
     linked_diagonal_divergence,
 )
@@ -93,6 +95,10 @@ class Diagonal(Family):
         if not has_fused_divergence(*stored.parameters):
             return None
         return linked_diagonal_divergence(stored, centre, precision)
+
+    def piece(self, stored: StoredParameters, centre: float, precision: float) -> Piece | None:
+        """`diagonal_piece`."""
+        return diagonal_piece(stored, centre, precision)
 
     def as_bias(self, parameters: tuple[Tensor, ...]) -> Bias | None:
         """Of a vector."""

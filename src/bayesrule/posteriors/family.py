@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.errors import InvalidArgument, ShapeMismatch
-from bayesrule.kernels import Bias, BiasLaw, DrawnOutput, LinkedKL, StoredParameters
+from bayesrule.kernels import Bias, BiasLaw, DrawnOutput, LinkedKL, Piece, StoredParameters
 from bayesrule.posteriors.parts import Part
 from bayesrule.posteriors.posterior import Posterior
 from bayesrule.random import NoiseSource
@@ -44,6 +44,10 @@ class Family(ABC):
             centre: The prior's mean.
             precision: The prior's precision.
         """
+        return None
+
+    def piece(self, stored: StoredParameters, centre: float, precision: float) -> Piece | None:
+        """The same KL as one of a model's many that are found together, where it is short; else None."""
         return None
 
     def drawn_output(

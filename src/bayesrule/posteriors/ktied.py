@@ -15,12 +15,14 @@ from bayesrule.kernels import (
     BiasLaw,
     DrawnOutput,
     LinkedKL,
+    Piece,
     StoredParameters,
     has_fused_divergence,
     is_compiled_on_cpu,
     ktied_divergence,
     ktied_drawn_output,
     ktied_output,
+    ktied_piece,
     ktied_weight,
     linked_ktied_divergence,
     pair_products,
@@ -183,6 +185,10 @@ class KTied(Family):
         if centre or not has_fused_divergence(*stored.parameters):
             return None
         return linked_ktied_divergence(stored, precision)
+
+    def piece(self, stored: StoredParameters, centre: float, precision: float) -> Piece | None:
+        """`ktied_piece`, for a prior around zero."""
+        return None if centre else ktied_piece(stored, precision)
 
     def drawn_output(
         self, stored: StoredParameters, contraction: Contraction, x: Tensor, noise: NoiseSource, bias: BiasLaw | None

@@ -1,8 +1,10 @@
 /* k-tied matrices on one thread of a CPU: what the plain operations of the Python files compute, each entry read once.
  *
  * S = V Uᵀ has a row for each output and a column for each input, as a layer keeps its weight. log U (fan_in × rank) and
- * log V (fan_out × rank) lie as they are stored. Inside, columns lie as rows, padded with zeros to whole vectors.
+ * log V (fan_out × rank) lie as they are stored. Inside, columns lie as rows, padded with zeros to whole vectors. Noise is
+ * either given, or null and made row by row from a seed, again for the gradient.
  */
+#include "normals.h"
 #include "vectors.h"
 
 /* Calls with the usual numbers of columns, over which loops are then unrolled, and one with any other. */
@@ -53,41 +55,74 @@ INLINE void add_slope(long count, many slope, const many *of_row, const float *c
     }
 }
 
-/* weight = mean + S ∘ noise */
-INLINE void draw(long fan_in, long fan_out, const long rank, const float *U, const float *V, const float *mean,
-                 const float *noise, float *weight) {
-    long wide = padded(fan_in), high = padded(fan_out);
-    for (long i = 0; i < fan_out; i++, mean += fan_in, noise += fan_in, weight += fan_in) {
-        many row[MOST_COLUMNS];
-        broadcast(rank, V, high, i, row);
-        for (long j = 0; j < fan_in; j += LANES) {
-            many std = combined(rank, row, U, wide, j);
-            put_at(weight, get_at(mean, j, fan_in) + std * get_at(noise, j, fan_in), j, fan_in);
-        }
-    }
+/* Rows of noise, one after another. */
+typedef struct {
+    const float *given; /* the next row, if they are given */
+    float *made;        /* room for one, if not */
+    Normals normals;
+} Noise;
+
+static Noise noise_of(const float *given, uint64_t seed, float *room) {
+    Noise noise = {.given = given, .made = room};
+    if (!given) noise.normals = normals_of(seed);
+    return noise;
 }
 
-/* How many numbers `factors` holds: U and V, for the gradient. */
-long ktied_factors(long fan_in, long fan_out, long rank) { return rank * (padded(fan_in) + padded(fan_out)); }
+static const float *next_row(Noise *noise, long size) {
+    if (!noise->given) {
+        take_normals(&noise->normals, size, noise->made);
+        return noise->made;
+    }
+    const float *row = noise->given;
+    noise->given += size;
+    return row;
+}
 
-void ktied_draw(long fan_in, long fan_out, long rank, const float *fan_in_logs, const float *fan_out_logs,
-                const float *mean, const float *noise, float *factors, float *weight) {
-    float *U = factors, *V = factors + rank * padded(fan_in);
+/* weight = mean + S ∘ noise; gives Σ mean². */
+INLINE double draw(long fan_in, long fan_out, const long rank, const float *U, const float *V, const float *mean,
+                   Noise noise, float *weight) {
+    long wide = padded(fan_in), high = padded(fan_out);
+    double squares = 0;
+    for (long i = 0; i < fan_out; i++, mean += fan_in, weight += fan_in) {
+        const float *epsilon = next_row(&noise, fan_in);
+        many row[MOST_COLUMNS], of_squares = {0};
+        broadcast(rank, V, high, i, row);
+        for (long j = 0; j < fan_in; j += LANES) {
+            many std = combined(rank, row, U, wide, j), centre = get_at(mean, j, fan_in);
+            of_squares += centre * centre;
+            put_at(weight, centre + std * get_at(epsilon, j, fan_in), j, fan_in);
+        }
+        squares += sum(of_squares);
+    }
+    return squares;
+}
+
+/* How many numbers `factors` holds: U and V, for the gradient, and room for a row of noise. */
+long ktied_factors(long fan_in, long fan_out, long rank) {
+    return rank * (padded(fan_in) + padded(fan_out)) + padded(fan_in);
+}
+
+double ktied_draw(long fan_in, long fan_out, long rank, const float *fan_in_logs, const float *fan_out_logs,
+                  const float *mean, const float *noise, uint64_t seed, float *factors, float *weight) {
+    float *U = factors, *V = U + rank * padded(fan_in), *room = V + rank * padded(fan_out);
+    double squares = 0;
     exponentials(fan_in, rank, fan_in_logs, U);
     exponentials(fan_out, rank, fan_out_logs, V);
-#define CALL(r) draw(fan_in, fan_out, r, U, V, mean, noise, weight)
+#define CALL(r) squares = draw(fan_in, fan_out, r, U, V, mean, noise_of(noise, seed, room), weight)
     FOR_COLUMNS(rank, CALL)
 #undef CALL
+    return squares;
 }
 
 INLINE void draw_backward(long fan_in, long fan_out, const long rank, const float *U, const float *V,
-                          const float *gradient, const float *noise, float *of_U, float *of_fan_out) {
+                          const float *gradient, Noise noise, float *of_U, float *of_fan_out) {
     long wide = padded(fan_in), high = padded(fan_out);
-    for (long i = 0; i < fan_out; i++, gradient += fan_in, noise += fan_in) {
+    for (long i = 0; i < fan_out; i++, gradient += fan_in) {
+        const float *epsilon = next_row(&noise, fan_in);
         many of_V[MOST_COLUMNS] = {{0}}, row[MOST_COLUMNS];
         broadcast(rank, V, high, i, row);
         for (long j = 0; j < fan_in; j += LANES) {
-            many slope = get_at(gradient, j, fan_in) * get_at(noise, j, fan_in);
+            many slope = get_at(gradient, j, fan_in) * get_at(epsilon, j, fan_in);
             add_slope(rank, slope, row, U, wide, j, of_V, of_U);
         }
         for (long a = 0; a < rank; a++) of_fan_out[i * rank + a] = V[a * high + i] * sum(of_V[a]);
@@ -96,11 +131,11 @@ INLINE void draw_backward(long fan_in, long fan_out, const long rank, const floa
 
 /* The gradients in log U and log V; 0 where there is no memory. */
 int ktied_draw_backward(long fan_in, long fan_out, long rank, const float *factors, const float *gradient,
-                        const float *noise, float *of_fan_in, float *of_fan_out) {
+                        const float *noise, uint64_t seed, float *of_fan_in, float *of_fan_out) {
     const float *U = factors, *V = factors + rank * padded(fan_in);
-    float *of_U = calloc(rank * padded(fan_in), sizeof(float));
+    float *of_U = calloc((rank + 1) * padded(fan_in), sizeof(float)), *room = of_U + rank * padded(fan_in);
     if (!of_U) return 0;
-#define CALL(r) draw_backward(fan_in, fan_out, r, U, V, gradient, noise, of_U, of_fan_out)
+#define CALL(r) draw_backward(fan_in, fan_out, r, U, V, gradient, noise_of(noise, seed, room), of_U, of_fan_out)
     FOR_COLUMNS(rank, CALL)
 #undef CALL
     in_logs(fan_in, rank, of_U, U, of_fan_in);
@@ -260,13 +295,14 @@ INLINE void add_noise(long fan_in, long fan_out, const long pairs, const float *
 
 /* output += bias + √(x² S²) ∘ noise; there may be no bias, and one that is not random. 0 without memory. */
 int ktied_noise(long fan_in, long fan_out, long rank, long rows, const float *x, const float *fan_in_logs,
-                const float *fan_out_logs, const float *noise, const float *bias, const float *bias_logs,
-                const float *bias_noise, float *memory, float *output) {
+                const float *fan_out_logs, const float *noise, uint64_t seed, const float *bias,
+                const float *bias_logs, const float *bias_noise, float *memory, float *output) {
     long wide = padded(fan_in), high = padded(fan_out), pairs = pairs_of(rank);
     Kept kept = kept_in(memory, fan_in, fan_out, rank, rows);
-    float *U = malloc((rank * (wide + high) + 3 * high) * sizeof(float));
+    float *U = malloc((rank * (wide + high) + 4 * high) * sizeof(float));
     if (!U) return 0;
     float *V = U + rank * wide, *shift = V + rank * high, *std = shift + high, *ratio = std + high;
+    Noise source = noise_of(noise, seed, ratio + high);
     exponentials(fan_in, rank, fan_in_logs, U);
     exponentials(fan_out, rank, fan_out_logs, V);
     pair_rows(fan_in, rank, U, 1, kept.fan_in);
@@ -275,8 +311,9 @@ int ktied_noise(long fan_in, long fan_out, long rank, long rows, const float *x,
         kept.spread[o] = bias_logs && bias_noise ? expf(bias_logs[o]) * bias_noise[o] : 0;
         shift[o] = (bias ? bias[o] : 0) + kept.spread[o];
     }
-    for (long b = 0; b < rows; b++, x += fan_in, noise += fan_out, output += fan_out) {
-#define CALL(p) add_noise(fan_in, fan_out, p, x, &kept, kept.narrow + b * p, noise, shift, std, ratio, output)
+    for (long b = 0; b < rows; b++, x += fan_in, output += fan_out) {
+        const float *epsilon = next_row(&source, fan_out);
+#define CALL(p) add_noise(fan_in, fan_out, p, x, &kept, kept.narrow + b * p, epsilon, shift, std, ratio, output)
         FOR_COLUMNS(pairs, CALL)
 #undef CALL
     }
@@ -315,17 +352,19 @@ INLINE void noise_backward(long fan_in, long fan_out, const long pairs, const fl
 
 /* The gradients in the logarithms and the bias, and what noise adds to that in x, if there is one. 0 without memory. */
 int ktied_noise_backward(long fan_in, long fan_out, long rank, long rows, const float *x, const float *noise,
-                         const float *gradient, float *memory, float *of_x, float *of_fan_in_logs,
+                         uint64_t seed, const float *gradient, float *memory, float *of_x, float *of_fan_in_logs,
                          float *of_fan_out_logs, float *of_bias, float *of_bias_logs) {
     long wide = padded(fan_in), high = padded(fan_out), pairs = pairs_of(rank);
     const Kept kept = kept_in(memory, fan_in, fan_out, rank, rows);
-    float *scratch = calloc(pairs * (wide + high) + 3 * high, sizeof(float));
+    float *scratch = calloc(pairs * (wide + high) + 4 * high, sizeof(float));
     if (!scratch) return 0;
     const Sums sums = {scratch, scratch + pairs * wide, scratch + pairs * (wide + high)};
     float *std = sums.bias + high, *ratio = std + high;
-    for (long b = 0; b < rows; b++, x += fan_in, noise += fan_out, gradient += fan_out) {
+    Noise source = noise_of(noise, seed, ratio + high);
+    for (long b = 0; b < rows; b++, x += fan_in, gradient += fan_out) {
+        const float *epsilon = next_row(&source, fan_out);
 #define CALL(p) \
-    ratios(fan_out, p, kept.narrow + b * p, &kept, noise, std, ratio); \
+    ratios(fan_out, p, kept.narrow + b * p, &kept, epsilon, std, ratio); \
     noise_backward(fan_in, fan_out, p, x, gradient, kept.narrow + b * p, ratio, &kept, &sums, of_x)
         FOR_COLUMNS(pairs, CALL)
 #undef CALL
@@ -351,4 +390,28 @@ double diagonal_divergence(long size, const float *mean, const float *log_std, d
         of_mean[i] = precision * apart, of_log_std[i] = precision * variance - 1;
     }
     return 0.5 * precision * squares - logs;
+}
+
+/* The KLs of many, but for constants. Of each: its sizes (fan_in, fan_out, rank; a vector's rank is 0), its numbers (the
+ * prior's centre and precision; Σ mean², negative where it is not known) and its tensors (mean, log U, log V; mean and log σ).
+ * Slopes come one after another: in log U and log V; in mean and log σ. 0 where one of them is left to plain operations. */
+int divergences(long count, const long *sizes, const double *numbers, float *const *tensors, float *slopes,
+                double *value) {
+    *value = 0;
+    for (long i = 0; i < count; i++, sizes += 3, numbers += 3, tensors += 3) {
+        long fan_in = sizes[0], fan_out = sizes[1], rank = sizes[2];
+        if (!rank) {
+            *value += diagonal_divergence(fan_in, tensors[0], tensors[1], numbers[0], numbers[1], slopes, slopes + fan_in);
+            slopes += 2 * fan_in;
+            continue;
+        }
+        double found, squares = numbers[2];
+        float *of_fan_in = slopes, *of_fan_out = of_fan_in + fan_in * rank;
+        if (!ktied_divergence(fan_in, fan_out, rank, tensors[1], tensors[2], squares < 0 ? tensors[0] : 0, numbers[1],
+                              of_fan_in, of_fan_out, &found))
+            return 0;
+        *value += found + (squares < 0 ? 0 : 0.5 * numbers[1] * squares);
+        slopes = of_fan_out + fan_out * rank;
+    }
+    return 1;
 }

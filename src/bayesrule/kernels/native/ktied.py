@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.kernels.native.library import function, serves
+from bayesrule.kernels.native.normals import Noise
 
 MOST_COLUMNS = 16
 """Which the code keeps in registers."""
@@ -57,67 +58,90 @@ def divergence(
     return (value.value, of_fan_in, of_fan_out) if found else None
 
 
-def draws(mean: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, *others: Tensor) -> bool:
-    """Whether `draw` takes these, others being the noise."""
+def draws(mean: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Noise = 0) -> bool:
+    """Whether `draw` takes these."""
     sizes = sizes_of(fan_in_logs, fan_out_logs)
-    if sizes.rank > MOST_COLUMNS or any(each.shape != (sizes.fan_out, sizes.fan_in) for each in (mean, *others)):
+    given = [mean, noise] if isinstance(noise, Tensor) else [mean]
+    if not sizes.rank <= MOST_COLUMNS or any(each.shape != (sizes.fan_out, sizes.fan_in) for each in given):
         return False
-    return serves(sizes.entries, mean, fan_in_logs, fan_out_logs, *others)
+    return fan_out_logs.shape[1] == sizes.rank and serves(sizes.entries, fan_in_logs, fan_out_logs, *given)
 
 
-def draw(mean: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """``M + V Uᵀ ∘ ε``, and the factors for the gradient."""
+def draw(mean: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Noise) -> tuple[Tensor, Tensor, float]:
+    """``M + V Uᵀ ∘ ε``; the factors, for the gradient; and ``Σ M²``, since it is read."""
     sizes = sizes_of(fan_in_logs, fan_out_logs)
     factors, weight = mean.new_empty(function("ktied_factors")(*sizes)), torch.empty_like(mean)
-    function("ktied_draw")(
-        *sizes, _at(fan_in_logs), _at(fan_out_logs), _at(mean), _at(noise), _at(factors), _at(weight)
+    squares: float = function("ktied_draw")(
+        *sizes, _at(fan_in_logs), _at(fan_out_logs), _at(mean), *_made_of(noise), _at(factors), _at(weight)
     )
-    return weight, factors
+    return weight, factors, squares
 
 
-def draw_backward(sizes: Sizes, factors: Tensor, gradient: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+def draw_backward(sizes: Sizes, factors: Tensor, gradient: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
     """The gradients in log U and log V."""
     found = gradient.new_empty(sizes.fan_in, sizes.rank), gradient.new_empty(sizes.fan_out, sizes.rank)
     whole = gradient.contiguous()
     _checked(
-        function("ktied_draw_backward")(*sizes, _at(factors), _at(whole), _at(noise), *(_at(each) for each in found))
+        function("ktied_draw_backward")(
+            *sizes, _at(factors), _at(whole), *_made_of(noise), *(_at(each) for each in found)
+        )
     )
     return found
 
 
-def adds_noise(x: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Tensor, *bias: Vector) -> bool:
+def adds_noise(x: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Noise, *bias: Vector) -> bool:
     """Whether `add_noise` takes these."""
     sizes, rows = sizes_of(fan_in_logs, fan_out_logs), x.shape[0]
     vectors = [each for each in bias if each is not None]
-    if sizes.rank > MOST_RANK or x.shape != (rows, sizes.fan_in) or noise.shape != (rows, sizes.fan_out):
+    normals = [noise] if isinstance(noise, Tensor) else []
+    if sizes.rank > MOST_RANK or fan_out_logs.shape[1] != sizes.rank or x.shape != (rows, sizes.fan_in):
+        return False
+    if any(each.shape != (rows, sizes.fan_out) for each in normals):
         return False
     if any(vector.shape != (sizes.fan_out,) for vector in vectors):
         return False
-    return serves(rows * max(sizes.fan_in, sizes.fan_out), x, fan_in_logs, fan_out_logs, noise, *vectors)
+    return serves(rows * max(sizes.fan_in, sizes.fan_out), x, fan_in_logs, fan_out_logs, *normals, *vectors)
 
 
 def add_noise(
-    output: Tensor, x: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Tensor, bias: Vector,
+    output: Tensor, x: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Noise, bias: Vector,
     bias_logs: Vector, bias_noise: Vector,
 ) -> Tensor:  # fmt: skip
     """Add ``√(x² S²) ∘ ε + b`` to an output, in place, and give what the gradient needs."""
     sizes, rows = sizes_of(fan_in_logs, fan_out_logs), x.shape[0]
     kept = x.new_empty(function("ktied_noise_kept")(*sizes, rows))
-    inputs = x, fan_in_logs, fan_out_logs, noise, bias, bias_logs, bias_noise, kept, output
-    _checked(function("ktied_noise")(*sizes, rows, *(_at(each) for each in inputs)))
+    of_bias = bias, bias_logs, bias_noise, kept, output
+    _checked(
+        function("ktied_noise")(
+            *sizes,
+            rows,
+            _at(x),
+            _at(fan_in_logs),
+            _at(fan_out_logs),
+            *_made_of(noise),
+            *(_at(each) for each in of_bias),
+        )
+    )
     return kept
 
 
 def noise_backward(
-    sizes: Sizes, x: Tensor, noise: Tensor, gradient: Tensor, kept: Tensor, of_x: Vector, of_bias: bool,
+    sizes: Sizes, x: Tensor, noise: Noise, gradient: Tensor, kept: Tensor, of_x: Vector, of_bias: bool,
     of_bias_logs: bool,
 ) -> tuple[Tensor, Tensor, Vector, Vector]:  # fmt: skip
     """The gradients in log U, log V and the bias; what noise adds to that in x is added to ``of_x``, if it is given."""
     of_fan_in, of_fan_out = x.new_empty(sizes.fan_in, sizes.rank), x.new_empty(sizes.fan_out, sizes.rank)
     vectors = [x.new_empty(sizes.fan_out) if wanted else None for wanted in (of_bias, of_bias_logs)]
-    tensors = x, noise, gradient, kept, of_x, of_fan_in, of_fan_out, *vectors
-    _checked(function("ktied_noise_backward")(*sizes, x.shape[0], *(_at(each) for each in tensors)))
+    tensors = gradient, kept, of_x, of_fan_in, of_fan_out, *vectors
+    _checked(
+        function("ktied_noise_backward")(*sizes, x.shape[0], _at(x), *_made_of(noise), *(_at(each) for each in tensors))
+    )
     return of_fan_in, of_fan_out, vectors[0], vectors[1]
+
+
+def _made_of(noise: Noise) -> tuple[int | None, int]:
+    """Where normals lie, and the seed where they do not."""
+    return (noise.data_ptr(), 0) if isinstance(noise, Tensor) else (None, noise)
 
 
 def _at(tensor: Vector) -> int | None:

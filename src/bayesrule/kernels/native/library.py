@@ -21,24 +21,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-SOURCES, HEADERS = ("ktied.c", "normals.c"), ("vectors.h",)
+SOURCES, HEADERS = ("ktied.c", "normals.c"), ("normals.h", "vectors.h")
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 SECONDS = 120
 """To compile takes half a second."""
 ENTRIES = 1 << 18
 """Of a matrix, up to which one thread is as fast as several are."""
 
-NUMBER, POINTER, REAL = ctypes.c_long, ctypes.c_void_p, ctypes.c_double
+NUMBER, SEED, POINTER, REAL = ctypes.c_long, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_double
 FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "divergences": (ctypes.c_int, (NUMBER, *[POINTER] * 5)),
     "diagonal_divergence": (REAL, (NUMBER, *[POINTER] * 2, *[REAL] * 2, *[POINTER] * 2)),
     "ktied_divergence": (ctypes.c_int, (*[NUMBER] * 3, *[POINTER] * 3, REAL, *[POINTER] * 3)),
-    "ktied_draw": (None, (*[NUMBER] * 3, *[POINTER] * 6)),
-    "ktied_draw_backward": (ctypes.c_int, (*[NUMBER] * 3, *[POINTER] * 5)),
+    "ktied_draw": (REAL, (*[NUMBER] * 3, *[POINTER] * 4, SEED, *[POINTER] * 2)),
+    "ktied_draw_backward": (ctypes.c_int, (*[NUMBER] * 3, *[POINTER] * 3, SEED, *[POINTER] * 2)),
     "ktied_factors": (NUMBER, (NUMBER,) * 3),
-    "ktied_noise": (ctypes.c_int, (*[NUMBER] * 4, *[POINTER] * 9)),
-    "ktied_noise_backward": (ctypes.c_int, (*[NUMBER] * 4, *[POINTER] * 9)),
+    "ktied_noise": (ctypes.c_int, (*[NUMBER] * 4, *[POINTER] * 4, SEED, *[POINTER] * 5)),
+    "ktied_noise_backward": (ctypes.c_int, (*[NUMBER] * 4, *[POINTER] * 2, SEED, *[POINTER] * 7)),
     "ktied_noise_kept": (NUMBER, (NUMBER,) * 4),
-    "standard_normals": (None, (ctypes.c_uint64, NUMBER, POINTER)),
+    "standard_normals": (None, (SEED, NUMBER, POINTER)),
 }
 """What each returns and takes."""
 

@@ -2,14 +2,12 @@
  * machine's lanes, turned into normals in pairs [Box and Muller 1958].
  */
 #include <math.h>
-#include <stdint.h>
 #include <string.h>
 
-#define STREAMS 16
+#include "normals.h"
+
 #define EACH for (int i = 0; i < STREAMS; i++)
 #define ROTATED(x, by) ((x) << (by) | (x) >> (32 - (by)))
-
-typedef struct { uint32_t a[STREAMS], b[STREAMS], c[STREAMS], d[STREAMS]; } Streams;
 
 /* splitmix64, by which the authors fill the state. */
 static uint64_t mixed(uint64_t *state) {
@@ -72,19 +70,35 @@ static inline void directions(const uint32_t *bits, float *cosine, float *sine) 
     }
 }
 
-/* Always the same ones for a seed, in the same order. */
-void standard_normals(uint64_t seed, long count, float *normals) {
-    Streams streams = seeded(seed);
-    float pairs[2 * STREAMS];
-    for (long at = 0; at < count; at += 2 * STREAMS) {
-        uint32_t bits[2 * STREAMS];
-        float length[STREAMS];
-        float *to = count - at < 2 * STREAMS ? pairs : normals + at;
-        next(&streams, bits);
-        next(&streams, bits + STREAMS);
-        lengths(bits, length);
-        directions(bits + STREAMS, to, to + STREAMS);
-        EACH to[i] *= length[i], to[i + STREAMS] *= length[i];
-        if (to == pairs) memcpy(normals + at, pairs, (count - at) * sizeof(float));
+static inline void next_pairs(Streams *streams, float *found) {
+    uint32_t bits[PAIRS];
+    float length[STREAMS];
+    next(streams, bits);
+    next(streams, bits + STREAMS);
+    lengths(bits, length);
+    directions(bits + STREAMS, found, found + STREAMS);
+    EACH found[i] *= length[i], found[i + STREAMS] *= length[i];
+}
+
+Normals normals_of(uint64_t seed) {
+    Normals normals = {.streams = seeded(seed), .left = 0};
+    return normals;
+}
+
+void take_normals(Normals *normals, long count, float *found) {
+    long spare = count < normals->left ? count : normals->left;
+    memcpy(found, normals->spare + PAIRS - normals->left, spare * sizeof(float));
+    normals->left -= spare, count -= spare, found += spare;
+    for (; count >= PAIRS; count -= PAIRS, found += PAIRS) next_pairs(&normals->streams, found);
+    if (count) {
+        next_pairs(&normals->streams, normals->spare);
+        memcpy(found, normals->spare, count * sizeof(float));
+        normals->left = PAIRS - count;
     }
+}
+
+/* Always the same ones for a seed, in the same order. */
+void standard_normals(uint64_t seed, long count, float *found) {
+    Normals normals = normals_of(seed);
+    take_normals(&normals, count, found);
 }

@@ -7,6 +7,14 @@ from torch import Tensor
 
 from bayesrule.kernels.native.library import function
 
+Noise = Tensor | int
+"""Standard normals, or the seed that they are made from: where they are needed, and again for the gradient."""
+
+
+def normals_of(noise: Noise, shape: tuple[int, ...]) -> Tensor:
+    """The normals."""
+    return noise if isinstance(noise, Tensor) else standard_normals(noise, shape)
+
 
 def standard_normals(seed: int, shape: tuple[int, ...]) -> Tensor:
     """Always the same ones for a seed and a number of them, where `is_there` says that there is a library."""
