@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import bayesrule as br
 from bayesrule.kernels import ParameterTap, StoredParameters, diagonal_divergence, ktied_divergence, ktied_weight
 from bayesrule.kernels.divergence_operators import diagonal_number_and_slopes, ktied_number_and_slopes
-from bayesrule.kernels.ktied_drawn_linear import ktied_drawn_linear, ktied_drawn_linear_reference
+from bayesrule.kernels.ktied_drawn_linear import DrawnOutput, ktied_drawn_linear, ktied_drawn_linear_reference
 from bayesrule.kernels.ktied_linear import ktied_linear, ktied_linear_reference
 from bayesrule.kernels.native import diagonal, is_there, ktied, serves
 from kernel_checks import assert_relative, slopes
@@ -74,6 +74,10 @@ def test_local_noise(size: tuple[int, int, int, int], bias: str) -> None:
     assert_same_as_in_float64(ktied_linear, ktied_linear_reference, inputs)
 
 
+def drawn_linear(x: Tensor, mean: Tensor, fan_in: Tensor, fan_out: Tensor, *rest: Tensor | None) -> DrawnOutput:
+    return ktied_drawn_linear(x, StoredParameters((mean, fan_in, fan_out), ParameterTap()), *rest)
+
+
 @pytest.mark.parametrize("bias", ["none", "plain", "random"])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_a_layer_at_a_draw(size: tuple[int, int, int, int], bias: str) -> None:
@@ -85,7 +89,7 @@ def test_a_layer_at_a_draw(size: tuple[int, int, int, int], bias: str) -> None:
     def together(function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Tensor]:
         return lambda *given: torch.cat([each.flatten() for each in function(*given) if each is not None])
 
-    assert_same_as_in_float64(together(ktied_drawn_linear), together(ktied_drawn_linear_reference), inputs)
+    assert_same_as_in_float64(together(drawn_linear), together(ktied_drawn_linear_reference), inputs)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -178,7 +182,7 @@ def test_gradients_of_gradients() -> None:
     x, weight, *logs = layer_inputs(6, 9, 5, 2, "random")
     for function, reference, shape in (
         (ktied_linear, ktied_linear_reference, (6, 5)),
-        (lambda *given: ktied_drawn_linear(*given)[0], lambda *given: ktied_drawn_linear_reference(*given)[0], (5, 9)),
+        (lambda *given: drawn_linear(*given)[0], lambda *given: ktied_drawn_linear_reference(*given)[0], (5, 9)),
     ):
         noise = single(*shape, seed=8).detach()
         inputs = x, weight, *logs[:2], noise, *logs[2:]

@@ -73,14 +73,15 @@ class JointDivergence:
             return None
         return _Joint.apply(self, value.value + self.constant, slopes, *self.parameters)
 
-    def scaled(self, slopes: Tensor, by: float) -> list[Tensor]:
-        """The gradients of all parameters."""
+    def scaled(self, slopes: Tensor, by: float) -> list[Tensor | None]:
+        """The gradients of all parameters, but for means whose layer will see to it."""
         of_logs = iter((slopes * by).split(self.lengths))
         shapes = iter(self.shapes)
-        found = []
+        found: list[Tensor | None] = []
         for piece in self.pieces:
             if piece.sizes[2]:
-                found.append(piece.stored.parameters[0].detach() * (by * piece.precision))
+                mean, multiple = piece.stored.parameters[0], by * piece.precision
+                found.append(None if piece.stored.tap.left.leave(mean, multiple) else mean.detach() * multiple)
             found += [next(of_logs).view(next(shapes)) for _ in range(2)]
         return found
 

@@ -61,6 +61,8 @@ class _DrawnLinear(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         weight, factors, squares = native.draw(mean, fan_in_logs, fan_out_logs, noise)
         tap.note_squares(mean, squares)
+        tap.left.expect(ctx, mean)
+        ctx.left = tap.left
         ctx.seed = None if isinstance(noise, Tensor) else noise
         normals = noise if isinstance(noise, Tensor) else None
         inputs = x, mean, fan_in_logs, fan_out_logs, normals, bias, bias_logs, bias_noise
@@ -90,12 +92,15 @@ class _DrawnLinear(torch.autograd.Function):
             input_gradient = of_output @ weight if of_x else None
             of_weight = _added(of_output.mT @ x, of_weight)
             bias_gradient = _added(of_output.sum(0), bias_gradient) if of_bias or std is not None else None
+        left = ctx.left.take(ctx)
         of_logs: tuple[Vector, Vector] = None, None
         if of_weight is not None and (of_fan_in or of_fan_out):
             of_logs = native.draw_backward(native.sizes_of(fan_in_logs, fan_out_logs), factors, of_weight, noise)
         of_bias_logs = None
         if bias_gradient is not None and std is not None:  # in the order of plain operations, to the last digit
             of_bias_logs = (bias_gradient * bias[2]).mul_(std)
+        if left:
+            of_weight = mean * left if of_weight is None else of_weight.add_(mean, alpha=left)
         return None, None, input_gradient, of_weight, *of_logs, bias_gradient, of_bias_logs, None
 
 

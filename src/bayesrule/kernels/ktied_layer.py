@@ -39,11 +39,14 @@ def ktied_output(
             return None
         weight, fan_in, fan_out = layer_tensors(mean, stored, logs, mean.dtype)
         epsilon = normals_or_seed(noise, (*x.shape[:-1], mean.shape[-1]), x)
-        of_bias = () if law is None else (*law, None if law[1] is None else noise(tuple(law[1].shape), "normal", x))
+        of_bias: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None)
+        if law is not None:
+            of_bias = law[0], law[1], None if law[1] is None else noise(tuple(law[1].shape), "normal", x)
+        left = stored.tap.left if stored is not None and weight is stored.parameters[0] else None
         if x.ndim == 2:
-            return ktied_linear(x, weight, fan_in, fan_out, epsilon, *of_bias)
+            return ktied_linear(x, weight, fan_in, fan_out, epsilon, *of_bias, left)
         flat = epsilon.flatten(0, -2) if isinstance(epsilon, Tensor) else epsilon
-        rows = ktied_linear(x.flatten(0, -2), weight, fan_in, fan_out, flat, *of_bias)
+        rows = ktied_linear(x.flatten(0, -2), weight, fan_in, fan_out, flat, *of_bias, left)
     elif _few_pairs(logs[0].shape[-1]) and (dtype := seeded_dtype(x, mean, noise, *logs)) is not None:
         law = None if bias is None else bias()
         if bias is not None and (law is None or not _in_float32(law)):

