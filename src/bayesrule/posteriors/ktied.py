@@ -80,22 +80,19 @@ class KTiedCovariance(GivenByLogarithms, IndependentCovariance):
         return contraction.mix(narrow, self._fan_out_pairs)
 
     def draw_work(self) -> Work:
-        """As for free standard deviations, and small operations on the factors.
-
-        A dense layer with local noise is one node, its bias included, and shares its gradients with the KL's: what that
-        spares counts here, in calls.
-        """
-        return super().draw_work() + Work(passes=((8, self._factor_entries), (35, 0)))
+        """A pass over the weight each way, and small operations on the factors, as in the compiled code of a CPU."""
+        entries = self.event_shape.numel()
+        return Work(entries, passes=((2, entries), (8, self._factor_entries), (5, 0)))
 
     def projection_work(self, contraction: Contraction, x: Tensor) -> Work:
         """For every pair of columns, k(k+1)/2, a product with each input and output of a row; and what makes pairs."""
         (fan_in, fan_out), rank = self.event_shape, self.shape_of("fan_in_factor")[-1]
         pairs, rows = rank * (rank + 1) // 2, contraction.rows(x)
         widened = 0 if contraction.picks_rows else fan_in * contraction.groups
-        passes, small = (2, 13) if contraction.is_product else (5, 48)  # a dense layer is one node
+        inputs, outputs, small = (2, 1, 20) if contraction.is_product else (5, 5, 48)  # a dense layer is one node
         return Work(
             rows * fan_out, PRODUCTS * rows * pairs * (widened + fan_out),
-            ((passes, x.numel()), (passes, rows * fan_out), (small, self._factor_entries)),
+            ((inputs, x.numel()), (outputs, rows * fan_out), (small, self._factor_entries)),
         )  # fmt: skip
 
     @property

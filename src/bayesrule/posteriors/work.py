@@ -30,7 +30,7 @@ class Work:
         return Work(self.normals + other.normals, self.products + other.products, self.passes + other.passes)
 
 
-def drawn_entries(entries: int, passes: int = 9, products: float = 0, copies: int = 1) -> Work:
+def drawn_entries(entries: int, passes: int = 10, products: float = 0, copies: int = 1) -> Work:
     """Of a weight ``mean + R ε``: one or more normals for every entry, and some passes over all of them."""
     return Work(copies * entries, products, ((passes, entries),))
 
