@@ -15,7 +15,7 @@ import bayesrule as br
 from bayesrule.contractions import Contraction, Conv, Linear
 from bayesrule.errors import Unsupported
 from bayesrule.estimators import Auto, Estimator, LocalReparam, WeightSample
-from bayesrule.estimators.prices import CPU, GPU, Prices, prices_on
+from bayesrule.estimators.prices import CPU, GPU, PLAIN_CPU, Prices, prices_on
 from bayesrule.posteriors import Family, Posterior, Work
 from bayesrule.posteriors.matrix_normal import TRIANGLE
 
@@ -129,8 +129,14 @@ def test_work_has_its_price() -> None:
     prices = Prices(normal=7, entry=0.5, call=1000, growth=0.25)
     # 11 normals; 200 multiply-adds are 400 FLOPs; two passes in the cache; one over 16 times that, at twice the price
     assert prices.of(work) == 77 + 400 + 2 * (1000 + 32_768) + (1000 + 0.5 * 2 * (1 << 20))
-    assert prices_on(torch.device("cpu")) == CPU
     assert prices_on(torch.device("cuda")) == prices_on(torch.device("meta")) == GPU
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_normals_are_cheap_where_there_is_compiled_code(monkeypatch: pytest.MonkeyPatch, compiled: bool) -> None:
+    monkeypatch.setattr("bayesrule.estimators.prices.is_there", lambda: compiled)
+    assert prices_on(torch.device("cpu")) == (CPU if compiled else PLAIN_CPU)
+    assert PLAIN_CPU.of(Work(1)) == 12 * CPU.of(Work(1))
 
 
 CHOICES = [
@@ -164,7 +170,10 @@ CHOICES = [
 
 
 @pytest.mark.parametrize(("family", "shape", "expected"), CHOICES)
-def test_auto_takes_what_costs_less(family: Family, shape: tuple[int, ...], expected: Estimator) -> None:
+def test_auto_takes_what_costs_less(
+    monkeypatch: pytest.MonkeyPatch, family: Family, shape: tuple[int, ...], expected: Estimator
+) -> None:
+    monkeypatch.setattr("bayesrule.estimators.prices.is_there", lambda: True)
     if len(shape) == 3:
         (fan_in, fan_out, batch), inputs = shape, shape[2::-2]
         op: Contraction = Linear.of(nn.Linear(fan_in, fan_out, device="meta"))
@@ -193,8 +202,9 @@ def test_auto_samples_the_weight_where_nothing_else_is_offered(name: str, layer_
     assert Auto().choose(posterior, example.contraction, one) == WeightSample()
 
 
-def test_a_layer_chooses_anew_for_another_batch_and_another_posterior() -> None:
+def test_a_layer_chooses_anew_for_another_batch_and_another_posterior(monkeypatch: pytest.MonkeyPatch) -> None:
     """And remembers between: a dense layer takes local noise for few rows, a drawn weight for many."""
+    monkeypatch.setattr("bayesrule.estimators.prices.is_there", lambda: True)
     bnn = br.bayesianize(nn.Linear(512, 512), br.KTied(2), br.Normal(1.0), Auto())
     layer, asked = bnn.module, []
 
@@ -209,7 +219,7 @@ def test_a_layer_chooses_anew_for_another_batch_and_another_posterior() -> None:
     assert asked == [LocalReparam(), WeightSample(), LocalReparam()]
     with torch.no_grad():
         free = bnn.recast(
-            {"": br.Diagonal()}, {"weight": {"log_std": torch.full((64, 512), -3.0)}}, {"weight": "now free"}
+            {"": br.Diagonal()}, {"weight": {"log_std": torch.full((512, 512), -3.0)}}, {"weight": "now free"}
         )
     free(torch.randn(8, 512))
     assert len(asked) == 4
