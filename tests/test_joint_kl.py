@@ -98,9 +98,15 @@ def in_half_the_memory(bnn: nn.Module) -> None:
         parameter.data = parameter.data.repeat_interleave(2, -1)[..., ::2]  # not in order
 
 
-@pytest.mark.parametrize(
-    "change", [another_prior, one_prior_around_a_mean, another_parameter, in_half_the_memory], ids=lambda f: f.__name__
-)
+def of_another_shape(bnn: nn.Module) -> None:
+    bias = homes_of(bnn)[-2].posterior
+    bias.mean.data, bias.log_std.data = torch.randn(3), torch.randn(3)
+
+
+CHANGES = [another_prior, one_prior_around_a_mean, another_parameter, in_half_the_memory, of_another_shape]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_what_was_changed_is_seen(change: Callable[[nn.Module], None]) -> None:
     bnn = model()
     br.kl(bnn)

@@ -52,6 +52,7 @@ class JointDivergence:
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self.pieces = tuple(pieces)
         self.parameters = tuple(parameter for piece in pieces for parameter in piece.stored.parameters)
+        self.wanted = [parameter.shape for parameter in self.parameters]
         self.shapes = [shape for piece in pieces for shape in piece.shapes]
         self.lengths = [shape.numel() for shape in self.shapes]
         self.constant = math.fsum(piece.constant for piece in pieces)
@@ -62,7 +63,8 @@ class JointDivergence:
 
     def sum(self) -> Tensor | None:
         """The sum of the KLs; None where plain operations have to serve."""
-        if not ordinary_on_cpu(*self.parameters) or not serves(0, *self.parameters):
+        fit = [parameter.shape for parameter in self.parameters] == self.wanted
+        if not fit or not ordinary_on_cpu(*self.parameters) or not serves(0, *self.parameters):
             return None
         slopes, value = self.parameters[0].new_empty(sum(self.lengths)), ctypes.c_double()
         found = function("divergences")(
