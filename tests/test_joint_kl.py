@@ -139,6 +139,14 @@ def test_standard_deviations_out_of_range_take_plain_operations(asked: list[bool
     assert_exact(bnn, 1e-5)
 
 
+def test_a_kl_too_large_for_single_precision_is_infinite() -> None:
+    bnn = model()
+    with torch.no_grad():
+        for home in homes_of(bnn):
+            home.mean.fill_(1e18)
+    assert br.kl(bnn).isinf()
+
+
 def test_frozen_parameters_get_no_gradient() -> None:
     bnn = model()
     for home in homes_of(bnn):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import bayesrule as br
 from bayesrule.kernels import ParameterTap
@@ -188,3 +190,85 @@ def test_copies_and_pickles_of_a_model_that_has_run() -> None:
     for other in (copy.deepcopy(bnn), pickle.loads(pickle.dumps(bnn))):
         assert_all_close(step(other, x)[1], step(bnn, x)[1])
     assert ParameterTap.__reduce__(ParameterTap()) == (ParameterTap, ())
+
+
+@ways
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpointed_layer_takes_what_the_kl_left(reentrant: bool, estimator: br.Estimator) -> None:
+    """Its node's tensors are computed again while it runs, by a forward pass that makes another node."""
+    bnn, x, _ = one_layer(torch.float32, estimator)
+    x.requires_grad_()
+    found = []
+    for run in (bnn, lambda rows: checkpoint(bnn, rows, use_reentrant=reentrant)):
+        torch.manual_seed(5)
+        bnn.zero_grad()
+        (run(x).square().mean() + br.kl(bnn) / 7).backward()
+        found.append([parameter.grad for parameter in bnn.parameters()])
+    assert_all_close(*found, 1e-6)
+
+
+@ways
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_forward_pass_within_a_backward_pass_changes_nothing(grad: bool, estimator: br.Estimator) -> None:
+    bnn, x, mean = one_layer(torch.float32, estimator)
+
+    def gradient(between: bool) -> Tensor:
+        torch.manual_seed(5)
+        output = bnn(x)
+        if between:
+
+            def again(_: Tensor) -> None:
+                with torch.set_grad_enabled(grad):
+                    bnn(x)
+
+            output.register_hook(again)
+        (found,) = torch.autograd.grad(output.square().mean() + br.kl(bnn), mean)
+        return found
+
+    assert torch.equal(gradient(between=True), gradient(between=False))
+
+
+@ways
+def test_threads_that_train_one_model_get_their_own_gradients(estimator: br.Estimator) -> None:
+    """Passes are made one after another, since a model has one table of draws; gradients are found at the same time."""
+    bnn, x, mean = one_layer(torch.float32, estimator)
+    (want,) = torch.autograd.grad(br.kl(bnn), mean)
+    lock, wrong = threading.Lock(), []
+
+    def work() -> None:
+        for _ in range(60):
+            with lock:
+                loss = 0 * bnn(x).sum() + br.kl(bnn)
+            (got,) = torch.autograd.grad(loss, mean)
+            if not torch.allclose(got, want):
+                wrong.append(got)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@ways
+@precisions
+def test_a_mean_changed_behind_autograds_back_has_its_own_kl(dtype: torch.dtype, estimator: br.Estimator) -> None:
+    bnn, x, mean = one_layer(dtype, estimator)
+    bnn(x)
+    mean.data.mul_(10)
+    value = br.kl(bnn)
+    mean.data.copy_(mean.data.clone())
+    fresh = copy.deepcopy(bnn)
+    torch.testing.assert_close(value, br.kl(fresh))
+
+
+def test_batches_of_gradients_of_a_drawn_layer() -> None:
+    bnn, x, _ = one_layer(torch.float32, br.WeightSample())
+    x.requires_grad_()
+    torch.manual_seed(5)
+    output = bnn(x)
+    directions = torch.eye(12)[:, None].expand(12, *output.shape)
+    (got,) = torch.autograd.grad(output, x, directions, is_grads_batched=True, retain_graph=True)
+    want = [torch.autograd.grad(output, x, each, retain_graph=True)[0] for each in directions]
+    assert_all_close(list(got), want, 1e-6)

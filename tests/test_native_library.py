@@ -71,13 +71,35 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
 
 
 @needs_compiler
-def test_a_broken_file_in_the_cache_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    _compiled("cc")
-    (kept,) = (tmp_path / "bayesrule" / "native").iterdir()
-    kept.unlink()  # the one that is loaded keeps its memory
-    kept.write_bytes(b"cut off")
-    assert _compiled("cc").ktied_noise_kept(4, 3, 2, 5) > 0
+def test_a_broken_file_in_the_cache_is_made_again(tmp_path: Path) -> None:
+    step("LocalReparam", XDG_CACHE_HOME=str(tmp_path))
+    folder = tmp_path / "bayesrule" / "native"
+    (kept,) = folder.iterdir()
+    whole = kept.read_bytes()
+    for broken in (b"", b"cut off", whole[:8000]):
+        kept.write_bytes(broken)
+        assert step("LocalReparam", XDG_CACHE_HOME=str(tmp_path))[0] == "True"
+        (replaced,) = folder.iterdir()
+        assert len(replaced.read_bytes()) > 8000
+        kept = replaced
+
+
+@needs_compiler
+def test_no_home_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert _compiled(["cc"]).ktied_noise_kept(4, 3, 2, 5) > 0
+
+
+@needs_compiler
+def test_a_compiler_may_have_options_and_an_empty_one_is_the_systems(tmp_path: Path) -> None:
+    for compiler in ("cc -g0", ""):
+        assert step("LocalReparam", CC=compiler, XDG_CACHE_HOME=str(tmp_path))[0] == "True"
+    for words in ("0", "false", "OFF"):
+        assert step("LocalReparam", BAYESRULE_NATIVE=words, XDG_CACHE_HOME=str(tmp_path))[0] == "False"
 
 
 @needs_compiler
@@ -89,6 +111,21 @@ def test_processes_that_compile_at_once_leave_one_whole_file(tmp_path: Path) -> 
     assert len(printed) == 1
     assert printed.pop().startswith("True")
     assert len(list((tmp_path / "bayesrule" / "native").iterdir())) == 1
+
+
+TRACE = """
+import torch, bayesrule as br
+bnn = br.bayesianize(torch.nn.Linear(80, 90), br.KTied(2), estimator=br.WeightSample(), bias="point")
+x = torch.randn(2, 80)
+traced = torch.jit.trace(bnn, x, check_trace=False)
+print(torch.equal(traced(x), traced(x)))
+"""
+
+
+def test_a_trace_draws_anew() -> None:
+    """Numbers of Python would be constants in it. In a process of its own, since a trace has no shapes to check."""
+    done = subprocess.run([sys.executable, "-c", TRACE], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
 
 
 @needs_compiler

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 
+def to_be_differentiated(*gradients: Tensor | None) -> bool:
+    """Whether a node's gradient takes plain operations: for a further derivative, or of a batch of gradients."""
+    if torch.is_grad_enabled() or torch._C._functorch.peek_interpreter_stack() is not None:
+        return True
+    return any(each is not None and torch._C._functorch.is_legacy_batchedtensor(each) for each in gradients)
+
+
 def gradients_again(
-    inputs: Sequence[Tensor | None], outputs: Sequence[Tensor | None], slopes: Sequence[Tensor | None]
+    inputs: Sequence[Tensor | None], reference: Callable[..., Any], slopes: Sequence[Tensor | None]
 ) -> tuple[Tensor | None, ...]:
     """The gradients of the inputs that want one.
 
     Args:
         inputs: Of a node.
-        outputs: What plain operations made of them.
+        reference: The node in plain operations: its outputs, or its only one.
         slopes: The gradients of the outputs, None where nobody used one.
     """
     wanted = [tensor for tensor in inputs if tensor is not None and tensor.requires_grad]
-    told = [each for each in zip(outputs, slopes, strict=True) if each[1] is not None]
+    further = torch.is_grad_enabled()
+    with torch.enable_grad():
+        outputs = reference(*inputs)
+    told = [each for each in zip([outputs] if isinstance(outputs, Tensor) else outputs, slopes, strict=True)
+            if each[1] is not None]  # fmt: skip
     values, gradients = zip(*told, strict=True)
-    found = iter(torch.autograd.grad(values, wanted, gradients, create_graph=True, allow_unused=True))
+    found = iter(torch.autograd.grad(values, wanted, gradients, create_graph=further, allow_unused=True))
     return tuple(next(found) if tensor is not None and tensor.requires_grad else None for tensor in inputs)

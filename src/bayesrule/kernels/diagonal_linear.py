@@ -46,7 +46,7 @@ class _DiagonalLinear(torch.autograd.Function):
         if torch.is_grad_enabled():
             noise = ratio * (x.detach().square() @ variances).sqrt()
             inputs = x, weight, log_std, noise
-            return gradients_again(inputs, [diagonal_linear_reference(*inputs)], [gradient])
+            return gradients_again(inputs, diagonal_linear_reference, [gradient])
         of_x, of_weight, of_log_std, _ = ctx.needs_input_grad
         scaled = gradient * ratio  # twice the gradient in the variance; what follows has a half, and a two
         input_gradient = None

@@ -18,7 +18,7 @@ from bayesrule.kernels.divergence_operators import (
 )
 from bayesrule.kernels.eager import ordinary_on_cpu
 from bayesrule.kernels.joint_divergence import Piece
-from bayesrule.kernels.linked_kl import LinkedKL, Parameters, Squares, ValueAndTerms
+from bayesrule.kernels.linked_kl import LinkedKL, Parameters, ValueAndTerms
 from bayesrule.kernels.native.diagonal import SHORT
 from bayesrule.kernels.native.ktied import MOST_COLUMNS
 from bayesrule.kernels.operators import has_kernels, takes_kernel
@@ -97,20 +97,16 @@ def diagonal_piece(stored: StoredParameters, centre: float, precision: float) ->
     return Piece(stored, (mean.shape[0], 0, 0), centre, precision, again)
 
 
-def _diagonal_terms(parameters: Parameters, squares: Squares, centre: float, precision: float) -> ValueAndTerms:
+def _diagonal_terms(parameters: Parameters, squares: Tensor | None, centre: float, precision: float) -> ValueAndTerms:
     mean, log_std = parameters
     value, of_mean, of_log_std = _diagonal(mean, log_std, centre, precision)
     return value, ((of_mean, 1.0), (of_log_std, 1.0))
 
 
-def _ktied_terms(parameters: Parameters, squares: Squares, precision: float) -> ValueAndTerms:
+def _ktied_terms(parameters: Parameters, squares: Tensor | None, precision: float) -> ValueAndTerms:
     mean, fan_in_logs, fan_out_logs = parameters
-    if isinstance(squares, float):
-        value, of_fan_in, of_fan_out = _ktied(fan_in_logs, fan_out_logs, None, False, precision)
-        value += 0.5 * precision * squares
-    else:
-        read = mean if squares is None else squares
-        value, of_fan_in, of_fan_out = _ktied(fan_in_logs, fan_out_logs, read, squares is not None, precision)
+    read = mean if squares is None else squares
+    value, of_fan_in, of_fan_out = _ktied(fan_in_logs, fan_out_logs, read, squares is not None, precision)
     return value, ((mean, precision), (of_fan_in, 1.0), (of_fan_out, 1.0))
 
 

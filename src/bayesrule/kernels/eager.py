@@ -10,12 +10,13 @@ _ORDINARY = (Tensor, nn.Parameter)
 
 
 def untransformed(*tensors: Tensor) -> bool:
-    """Whether all are dense tensors, and neither a compiler, `torch.func` nor forward-mode derivatives see them."""
+    """Whether all are dense tensors that no compiler, tracer, `torch.func` or forward-mode derivative sees."""
     return (
         not torch.compiler.is_compiling()
         and all(type(tensor) in _ORDINARY for tensor in tensors)
         and torch._C._functorch.peek_interpreter_stack() is None
         and forward_ad._current_level < 0
+        and torch._C._get_tracing_state() is None
     )
 
 

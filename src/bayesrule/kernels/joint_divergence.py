@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from bayesrule.kernels.again import to_be_differentiated
 from bayesrule.kernels.eager import ordinary_on_cpu
 from bayesrule.kernels.linked_kl import Slopes, check_unchanged, versions_of
 from bayesrule.kernels.native import serves
@@ -56,10 +57,9 @@ class JointDivergence:
         self.shapes = [shape for piece in pieces for shape in piece.shapes]
         self.lengths = [shape.numel() for shape in self.shapes]
         self.constant = math.fsum(piece.constant for piece in pieces)
-        count = 3 * len(self.pieces)
-        self._sizes = (ctypes.c_long * count)(*(size for piece in pieces for size in piece.sizes))
-        numbers = (number for piece in pieces for number in (piece.centre, piece.precision, -1.0))
-        self._filled, self._places = (ctypes.c_double * count)(*numbers), (ctypes.c_void_p * count)()
+        sizes = [size for piece in pieces for size in piece.sizes]
+        numbers = [number for piece in pieces for number in (piece.centre, piece.precision)]
+        self._sizes, self._numbers = (ctypes.c_long * len(sizes))(*sizes), (ctypes.c_double * len(numbers))(*numbers)
 
     def sum(self) -> Tensor | None:
         """The sum of the KLs; None where plain operations have to serve."""
@@ -67,9 +67,10 @@ class JointDivergence:
         if not fit or not ordinary_on_cpu(*self.parameters) or not serves(0, *self.parameters):
             return None
         slopes, value = self.parameters[0].new_empty(sum(self.lengths)), ctypes.c_double()
+        places = self._places()
         found = function("divergences")(
-            len(self.pieces), ctypes.addressof(self._sizes), ctypes.addressof(self._numbers()),
-            ctypes.addressof(self._tensors()), slopes.data_ptr(), ctypes.addressof(value),
+            len(self.pieces), ctypes.addressof(self._sizes), ctypes.addressof(self._numbers),
+            ctypes.addressof(places), slopes.data_ptr(), ctypes.addressof(value),
         )  # fmt: skip
         if not found:
             return None
@@ -87,18 +88,9 @@ class JointDivergence:
             found += [next(of_logs).view(next(shapes)) for _ in range(2)]
         return found
 
-    def _numbers(self) -> Any:
-        """Of each piece the prior's centre and precision, and the sum of a mean's squares, if a layer has found it."""
-        numbers = self._filled
-        for index, piece in enumerate(self.pieces):
-            if piece.sizes[2]:
-                squares = piece.stored.tap.squares_of(piece.stored.parameters[0])
-                numbers[3 * index + 2] = -1.0 if squares is None else squares
-        return numbers
-
-    def _tensors(self) -> Any:
+    def _places(self) -> Any:
         """Where each piece's tensors lie."""
-        places = self._places
+        places = (ctypes.c_void_p * (3 * len(self.pieces)))()
         for index, piece in enumerate(self.pieces):
             for offset, parameter in enumerate(piece.stored.parameters):
                 places[3 * index + offset] = parameter.data_ptr()
@@ -109,13 +101,13 @@ class _Joint(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, joint: JointDivergence, value: float, slopes: Tensor, *parameters: Tensor) -> Tensor:
         ctx.joint, ctx.slopes, ctx.versions = joint, slopes, versions_of(parameters)
-        return slopes.new_full((), value)
+        return torch.tensor(value, dtype=slopes.dtype)  # too large a number is infinity, and no error
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         joint: JointDivergence = ctx.joint
         check_unchanged(joint.parameters, ctx.versions)
-        if not torch.is_grad_enabled():
+        if not to_be_differentiated(gradient):
             return None, None, None, *joint.scaled(ctx.slopes, gradient.item())
         again = (piece.differentiable(gradient, piece.stored.parameters) for piece in joint.pieces)
         return None, None, None, *(slope for slopes in again for slope in slopes)

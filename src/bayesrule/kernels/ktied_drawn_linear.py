@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bayesrule.kernels.again import gradients_again
+from bayesrule.kernels.again import gradients_again, to_be_differentiated
+from bayesrule.kernels.left_slope import taken
 from bayesrule.kernels.native import Noise, normals_of
 from bayesrule.kernels.native import ktied as native
 from bayesrule.kernels.tap import ParameterTap, StoredParameters
@@ -59,10 +60,8 @@ class _DrawnLinear(torch.autograd.Function):
         bias: Vector, bias_logs: Vector, bias_noise: Vector,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         ctx.set_materialize_grads(False)
-        weight, factors, squares = native.draw(mean, fan_in_logs, fan_out_logs, noise)
-        tap.note_squares(mean, squares)
+        weight, factors = native.draw(mean, fan_in_logs, fan_out_logs, noise)
         tap.left.expect(ctx, mean)
-        ctx.left = tap.left
         ctx.seed = None if isinstance(noise, Tensor) else noise
         normals = noise if isinstance(noise, Tensor) else None
         inputs = x, mean, fan_in_logs, fan_out_logs, normals, bias, bias_logs, bias_noise
@@ -79,10 +78,10 @@ class _DrawnLinear(torch.autograd.Function):
         saved = ctx.saved_tensors  # read once, as activation checkpointing wants it
         (x, mean, fan_in_logs, fan_out_logs, normals, *bias), (weight, factors, std) = saved[:8], saved[8:]
         noise = normals if ctx.seed is None else ctx.seed
-        if torch.is_grad_enabled():
+        if to_be_differentiated(*gradients):
             inputs = x, mean, fan_in_logs, fan_out_logs, normals_of(noise, tuple(mean.shape)), *bias
             slopes = *gradients, *(None,) * (3 - len(gradients))
-            found = gradients_again(inputs, ktied_drawn_linear_reference(*inputs), slopes)
+            found = gradients_again(inputs, ktied_drawn_linear_reference, slopes)
             return None, None, *found[:4], *found[5:]
         of_output, of_weight, *of_shift = gradients
         _, _, of_x, _, of_fan_in, of_fan_out, of_bias, *_ = ctx.needs_input_grad
@@ -92,7 +91,7 @@ class _DrawnLinear(torch.autograd.Function):
             input_gradient = of_output @ weight if of_x else None
             of_weight = _added(of_output.mT @ x, of_weight)
             bias_gradient = _added(of_output.sum(0), bias_gradient) if of_bias or std is not None else None
-        left = ctx.left.take(ctx)
+        left = taken(ctx)
         of_logs: tuple[Vector, Vector] = None, None
         if of_weight is not None and (of_fan_in or of_fan_out):
             of_logs = native.draw_backward(native.sizes_of(fan_in_logs, fan_out_logs), factors, of_weight, noise)

@@ -10,6 +10,7 @@ from bayesrule.kernels.fast_noise import normals_or_seed
 from bayesrule.kernels.ktied_drawn_linear import DrawnOutput, ktied_drawn_linear
 from bayesrule.kernels.ktied_linear import ktied_linear
 from bayesrule.kernels.linear_operator import Bias, BiasLaw, ktied_linear_seeded
+from bayesrule.kernels.native import is_there
 from bayesrule.kernels.native import ktied as native
 from bayesrule.kernels.operators import MOST_PAIRS
 from bayesrule.kernels.seeded import early_seed, seeded_dtype
@@ -75,7 +76,8 @@ def ktied_drawn_output(
     mean, *logs = stored.parameters
     if mean.ndim != 2 or x.ndim < 2 or x.shape[-1] != mean.shape[-1] or not isinstance(noise, FromGenerator):
         return None
-    if not native.draws(mean, *logs) or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+    watched = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    if watched or not is_there() or not native.draws(mean, *logs):
         return None
     law = None if bias is None else bias()
     given = () if law is None else (each for each in law if each is not None)

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesrule.kernels.again import gradients_again
-from bayesrule.kernels.left_slope import LeftSlope
+from bayesrule.kernels.again import gradients_again, to_be_differentiated
+from bayesrule.kernels.left_slope import LeftSlope, taken
 from bayesrule.kernels.native import Noise, normals_of
 from bayesrule.kernels.native import ktied as native
 from bayesrule.kernels.pairs import pair_products, pair_rows, pair_rows_backward
@@ -88,7 +88,7 @@ class _KTiedLinear(torch.autograd.Function):
         if torch.is_grad_enabled():
             noise = ratio * (narrow.mT @ fan_out_pairs).sqrt()
             inputs = x, weight, *logs, noise, bias, bias_logs, bias_noise
-            return gradients_again(inputs, [ktied_linear_reference(*inputs)], [gradient])
+            return gradients_again(inputs, ktied_linear_reference, [gradient])
         of_x, of_weight, *_, of_bias, of_bias_logs, _ = ctx.needs_input_grad
         rank = logs[0].shape[1]
         of_variance = gradient * ratio  # twice that, and so is what follows from it, until the logarithms
@@ -124,7 +124,7 @@ class _NativeKTiedLinear(torch.autograd.Function):
         output = x @ weight.mT
         kept = native.add_noise(output, x, fan_in_logs, fan_out_logs, noise, *bias)
         ctx.seed = None if isinstance(noise, Tensor) else noise
-        ctx.left = left
+        ctx.leaves = left is not None
         if left is not None:
             left.expect(ctx, weight)
         normals = noise if isinstance(noise, Tensor) else None
@@ -134,13 +134,13 @@ class _NativeKTiedLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Vector) -> tuple[Vector, ...]:
         x, weight, fan_in_logs, fan_out_logs, normals, *bias, kept = ctx.saved_tensors
-        left = 0.0 if ctx.left is None else ctx.left.take(ctx)
+        left = taken(ctx) if ctx.leaves else 0.0
         if gradient is None:  # only a KL has one
             return None, None, None, weight * left if left else None, *(None,) * 5
         noise = normals if ctx.seed is None else ctx.seed
-        if torch.is_grad_enabled():
+        if to_be_differentiated(gradient):
             inputs = x, weight, fan_in_logs, fan_out_logs, normals_of(noise, tuple(gradient.shape)), *bias
-            found = gradients_again(inputs, [ktied_linear_reference(*inputs)], [gradient])
+            found = gradients_again(inputs, ktied_linear_reference, [gradient])
             return None, None, *found[:4], *found[5:]
         _, _, of_x, of_weight, *_, of_bias, of_bias_logs, _ = ctx.needs_input_grad
         gradient = gradient.contiguous()

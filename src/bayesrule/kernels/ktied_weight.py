@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesrule.kernels.again import to_be_differentiated
 from bayesrule.kernels.eager import ordinary_on_cpu
 from bayesrule.kernels.native import ktied as native
 from bayesrule.kernels.tap import StoredParameters
@@ -35,7 +36,7 @@ class _KTiedWeight(torch.autograd.Function):
     def forward(ctx: Any, mean: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Tensor) -> Tensor:
         ctx.native = native.draws(mean, fan_in_logs, fan_out_logs, noise)
         if ctx.native:
-            weight, factors, _ = native.draw(mean, fan_in_logs, fan_out_logs, noise)
+            weight, factors = native.draw(mean, fan_in_logs, fan_out_logs, noise)
             ctx.save_for_backward(fan_in_logs, fan_out_logs, noise, factors)
             return weight
         rows = fan_in_logs.mT.exp(), fan_out_logs.mT.exp()
@@ -50,7 +51,7 @@ class _KTiedWeight(torch.autograd.Function):
         mean_gradient = gradient if of_mean else None
         if not (of_fan_in or of_fan_out):
             return mean_gradient, None, None, None
-        if torch.is_grad_enabled():  # to be differentiated in its turn
+        if to_be_differentiated(gradient):
             fan_in, fan_out = fan_in_logs.mT.exp(), fan_out_logs.mT.exp()
         elif ctx.native:
             sizes = native.sizes_of(fan_in_logs, fan_out_logs)

@@ -15,34 +15,34 @@ from torch import Tensor
 
 
 class LeftSlope:
-    """Between a layer's node and the KLs of the same parameters: what the latter leave, in which backward pass."""
+    """Knows the last node of a layer that will take what KLs of the same mean leave; the node keeps it."""
 
     def __init__(self) -> None:
-        self._node: ReferenceType[Any] | None = None
-        self._parameter: ReferenceType[Tensor] | None = None
-        self._ran_in, self._left_in, self._left = -1, -1, 0.0
+        self._last: tuple[ReferenceType[Any], ReferenceType[Tensor]] | None = None
 
     def expect(self, node: Any, mean: Tensor) -> None:
-        """A layer's node is made, and will take what is left for this mean when it runs."""
-        self._node, self._parameter, self._ran_in = ref(node), ref(mean), -1
+        """A layer's node is made, and will take what is left for this mean when it runs, if it ever does."""
+        node.left, node.ran_in = (-1, 0.0), -1
+        if any(node.needs_input_grad):
+            self._last = ref(node), ref(mean)
 
     def leave(self, mean: Tensor, multiple: float) -> bool:
-        """Leave so many times the mean, and say whether somebody will take it; the node runs after who asks."""
-        node = None if self._node is None or self._parameter is None else self._node()
+        """Leave so many times the mean in the backward pass under way; whether somebody will take it."""
+        if self._last is None:
+            return False
+        node, expected = self._last[0](), self._last[1]()
         task = torch._C._current_graph_task_id()
-        if node is None or self._parameter() is not mean or self._ran_in == task:  # type: ignore[misc]
+        if node is None or expected is not mean or node.ran_in == task:
             return False
         if not torch._C._will_engine_execute_node(node):
             return False
-        self._left = multiple + (self._left if self._left_in == task else 0.0)
-        self._left_in = task
+        before, left = node.left
+        node.left = task, multiple + (left if before == task else 0.0)
         return True
 
-    def take(self, node: Any) -> float:
-        """What was left in this pass for the node that now runs."""
-        task = torch._C._current_graph_task_id()
-        if self._node is None or self._node() is not node:
-            return 0.0
-        self._ran_in = task
-        left, self._left = (self._left if self._left_in == task else 0.0), 0.0
-        return left
+
+def taken(node: Any) -> float:
+    """What was left in this backward pass for the node that now runs."""
+    task = torch._C._current_graph_task_id()
+    (left_in, left), node.left, node.ran_in = node.left, (-1, 0.0), task
+    return left if left_in == task else 0.0

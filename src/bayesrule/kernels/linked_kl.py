@@ -15,8 +15,6 @@ from bayesrule.errors import InvalidArgument
 Parameters = tuple[Tensor, ...]
 Terms = tuple[tuple[Tensor, float], ...]
 """Of each parameter a tensor and a number, as which the KL's gradient is kept."""
-Squares = Tensor | float | None
-"""The sum of a mean's squares; numbers whose sum it is; or nothing where it is not known."""
 ValueAndTerms = tuple[float | Tensor, Terms]
 Slopes = Callable[[Tensor, Parameters], tuple[Tensor | None, ...]]
 """Gives the same from the KL's own gradient and the parameters, by plain operations that can be differentiated."""
@@ -64,7 +62,7 @@ class _Total(torch.autograd.Function):
         values: list[Any] = [kl.value for kl in kls]
         if isinstance(values[0], Tensor):
             return total_beside(DIVERGENCE, values)
-        return inputs[0].new_full((), math.fsum(values))
+        return torch.tensor(math.fsum(values), dtype=inputs[0].dtype, device=inputs[0].device)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:

@@ -16,7 +16,6 @@ from bayesrule.kernels.linked_kl import (
     LinkedKL,
     Parameters,
     Slopes,
-    Squares,
     Terms,
     ValueAndTerms,
     check_unchanged,
@@ -81,7 +80,6 @@ class ParameterTap:
     """
 
     _kept: tuple[Tapped, list[tuple[int, int]]] | None = field(default=None, repr=False)
-    _squares: tuple[tuple[int, int], float] | None = field(default=None, repr=False)
     left: LeftSlope = field(default_factory=LeftSlope, repr=False)
 
     def take(self, parameters: tuple[Tensor, ...], dtype: torch.dtype | None = None, *, kl: bool = False) -> Tapped:
@@ -106,16 +104,6 @@ class ParameterTap:
         tapped = Tapped(tuple(tensors), link, slopes, this_moment(), parameters)
         self._kept = tapped, states
         return tapped
-
-    def note_squares(self, mean: Tensor, squares: float) -> None:
-        """Keep the sum of a mean's squares, which a layer has found while it read it, for the KL of the same step."""
-        self._squares = (mean._version, mean.data_ptr()), squares
-
-    def squares_of(self, mean: Tensor) -> float | None:
-        """That sum, if it is known of this mean as it is."""
-        if self._squares is None or self._squares[0] != (mean._version, mean.data_ptr()):
-            return None
-        return self._squares[1]
 
     def _forget(self, slopes: KLSlopes) -> None:
         """A KL that has no use for the node must not keep the graph of a pass alive until the next one."""
@@ -168,19 +156,19 @@ def layer_tensors(
 
 
 def linked(
-    stored: StoredParameters, found: Callable[[Parameters, Squares], ValueAndTerms], differentiable: Slopes
+    stored: StoredParameters, found: Callable[[Parameters, Tensor | None], ValueAndTerms], differentiable: Slopes
 ) -> LinkedKL | None:
     """A KL whose gradient meets a layer's in the tap, or has a node of its own where parameters are few.
 
     Args:
         stored: The parameters.
-        found: Gives the KL's value, and what it adds to the gradients, from these and from what is known of the mean's
-            squares.
+        found: Gives the KL's value, and what it adds to the gradients, from these and from numbers whose sum is that of
+            the mean's squares, where they are known.
         differentiable: As in `LinkedKL`.
     """
     if stored.few:
         with torch.no_grad():
-            value, terms = found(stored.parameters, stored.tap.squares_of(stored.parameters[0]))
+            value, terms = found(stored.parameters, None)
         return LinkedKL(value, stored.parameters, terms, differentiable)
     tapped = stored.take(kl=True)
     if tapped is None:

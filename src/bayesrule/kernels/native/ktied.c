@@ -78,23 +78,19 @@ static const float *next_row(Noise *noise, long size) {
     return row;
 }
 
-/* weight = mean + S ∘ noise; gives Σ mean². */
-INLINE double draw(long fan_in, long fan_out, const long rank, const float *U, const float *V, const float *mean,
-                   Noise noise, float *weight) {
+/* weight = mean + S ∘ noise */
+INLINE void draw(long fan_in, long fan_out, const long rank, const float *U, const float *V, const float *mean,
+                 Noise noise, float *weight) {
     long wide = padded(fan_in), high = padded(fan_out);
-    double squares = 0;
     for (long i = 0; i < fan_out; i++, mean += fan_in, weight += fan_in) {
         const float *epsilon = next_row(&noise, fan_in);
-        many row[MOST_COLUMNS], of_squares = {0};
+        many row[MOST_COLUMNS];
         broadcast(rank, V, high, i, row);
         for (long j = 0; j < fan_in; j += LANES) {
-            many std = combined(rank, row, U, wide, j), centre = get_at(mean, j, fan_in);
-            of_squares += centre * centre;
-            put_at(weight, centre + std * get_at(epsilon, j, fan_in), j, fan_in);
+            many std = combined(rank, row, U, wide, j);
+            put_at(weight, get_at(mean, j, fan_in) + std * get_at(epsilon, j, fan_in), j, fan_in);
         }
-        squares += sum(of_squares);
     }
-    return squares;
 }
 
 /* How many numbers `factors` holds: U and V, for the gradient, and room for a row of noise. */
@@ -102,16 +98,14 @@ long ktied_factors(long fan_in, long fan_out, long rank) {
     return rank * (padded(fan_in) + padded(fan_out)) + padded(fan_in);
 }
 
-double ktied_draw(long fan_in, long fan_out, long rank, const float *fan_in_logs, const float *fan_out_logs,
-                  const float *mean, const float *noise, uint64_t seed, float *factors, float *weight) {
+void ktied_draw(long fan_in, long fan_out, long rank, const float *fan_in_logs, const float *fan_out_logs,
+                const float *mean, const float *noise, uint64_t seed, float *factors, float *weight) {
     float *U = factors, *V = U + rank * padded(fan_in), *room = V + rank * padded(fan_out);
-    double squares = 0;
     exponentials(fan_in, rank, fan_in_logs, U);
     exponentials(fan_out, rank, fan_out_logs, V);
-#define CALL(r) squares = draw(fan_in, fan_out, r, U, V, mean, noise_of(noise, seed, room), weight)
+#define CALL(r) draw(fan_in, fan_out, r, U, V, mean, noise_of(noise, seed, room), weight)
     FOR_COLUMNS(rank, CALL)
 #undef CALL
-    return squares;
 }
 
 INLINE void draw_backward(long fan_in, long fan_out, const long rank, const float *U, const float *V,
@@ -393,24 +387,24 @@ double diagonal_divergence(long size, const float *mean, const float *log_std, d
 }
 
 /* The KLs of many, but for constants. Of each: its sizes (fan_in, fan_out, rank; a vector's rank is 0), its numbers (the
- * prior's centre and precision; Σ mean², negative where it is not known) and its tensors (mean, log U, log V; mean and log σ).
- * Slopes come one after another: in log U and log V; in mean and log σ. 0 where one of them is left to plain operations. */
+ * prior's centre and precision) and its tensors (mean, log U, log V; mean and log σ). Slopes come one after another: in
+ * log U and log V; in mean and log σ. 0 where one of them is left to plain operations. */
 int divergences(long count, const long *sizes, const double *numbers, float *const *tensors, float *slopes,
                 double *value) {
     *value = 0;
-    for (long i = 0; i < count; i++, sizes += 3, numbers += 3, tensors += 3) {
+    for (long i = 0; i < count; i++, sizes += 3, numbers += 2, tensors += 3) {
         long fan_in = sizes[0], fan_out = sizes[1], rank = sizes[2];
         if (!rank) {
             *value += diagonal_divergence(fan_in, tensors[0], tensors[1], numbers[0], numbers[1], slopes, slopes + fan_in);
             slopes += 2 * fan_in;
             continue;
         }
-        double found, squares = numbers[2];
+        double found;
         float *of_fan_in = slopes, *of_fan_out = of_fan_in + fan_in * rank;
-        if (!ktied_divergence(fan_in, fan_out, rank, tensors[1], tensors[2], squares < 0 ? tensors[0] : 0, numbers[1],
-                              of_fan_in, of_fan_out, &found))
+        if (!ktied_divergence(fan_in, fan_out, rank, tensors[1], tensors[2], tensors[0], numbers[1], of_fan_in,
+                              of_fan_out, &found))
             return 0;
-        *value += found + (squares < 0 ? 0 : 0.5 * numbers[1] * squares);
+        *value += found;
         slopes = of_fan_out + fan_out * rank;
     }
     return 1;

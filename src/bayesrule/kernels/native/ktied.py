@@ -67,14 +67,14 @@ def draws(mean: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Noise 
     return fan_out_logs.shape[1] == sizes.rank and serves(sizes.entries, fan_in_logs, fan_out_logs, *given)
 
 
-def draw(mean: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Noise) -> tuple[Tensor, Tensor, float]:
-    """``M + V Uᵀ ∘ ε``; the factors, for the gradient; and ``Σ M²``, since it is read."""
+def draw(mean: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
+    """``M + V Uᵀ ∘ ε``, and the factors for the gradient."""
     sizes = sizes_of(fan_in_logs, fan_out_logs)
     factors, weight = mean.new_empty(function("ktied_factors")(*sizes)), torch.empty_like(mean)
-    squares: float = function("ktied_draw")(
+    function("ktied_draw")(
         *sizes, _at(fan_in_logs), _at(fan_out_logs), _at(mean), *_made_of(noise), _at(factors), _at(weight)
     )
-    return weight, factors, squares
+    return weight, factors
 
 
 def draw_backward(sizes: Sizes, factors: Tensor, gradient: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:

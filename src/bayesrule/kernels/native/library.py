@@ -10,6 +10,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from torch import Tensor
 
 SOURCES, HEADERS = ("ktied.c", "normals.c"), ("normals.h", "vectors.h")
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
+OFF = ("0", "false", "no", "off")
 SECONDS = 120
 """To compile takes half a second."""
 ENTRIES = 1 << 18
@@ -33,7 +35,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "divergences": (ctypes.c_int, (NUMBER, *[POINTER] * 5)),
     "diagonal_divergence": (REAL, (NUMBER, *[POINTER] * 2, *[REAL] * 2, *[POINTER] * 2)),
     "ktied_divergence": (ctypes.c_int, (*[NUMBER] * 3, *[POINTER] * 3, REAL, *[POINTER] * 3)),
-    "ktied_draw": (REAL, (*[NUMBER] * 3, *[POINTER] * 4, SEED, *[POINTER] * 2)),
+    "ktied_draw": (None, (*[NUMBER] * 3, *[POINTER] * 4, SEED, *[POINTER] * 2)),
     "ktied_draw_backward": (ctypes.c_int, (*[NUMBER] * 3, *[POINTER] * 3, SEED, *[POINTER] * 2)),
     "ktied_factors": (NUMBER, (NUMBER,) * 3),
     "ktied_noise": (ctypes.c_int, (*[NUMBER] * 4, *[POINTER] * 4, SEED, *[POINTER] * 5)),
@@ -54,18 +56,20 @@ def serves(entries: int, *tensors: Tensor) -> bool:
 
 def is_there() -> bool:
     """Whether there is a library, and nobody watches or replaces torch's operators: of its work they would not know."""
-    return torch._C._len_torch_dispatch_stack() == 0 and library() is not None
+    watched = torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state() is not None
+    return not watched and library() is not None
 
 
 @lru_cache(maxsize=1)
 def library() -> ctypes.CDLL | None:
     """The compiled library, None where there is none to be had."""
-    compiler = shutil.which(os.environ.get("CC", "cc")) if sys.platform == "linux" else None
-    if compiler is None or os.environ.get("BAYESRULE_NATIVE") == "0":
+    if sys.platform != "linux" or os.environ.get("BAYESRULE_NATIVE", "").lower() in OFF:
         return None
     try:
-        return _declared(_compiled(compiler))
-    except (OSError, subprocess.SubprocessError):
+        command, *options = shlex.split(os.environ.get("CC") or "cc")
+        compiler = shutil.which(command)
+        return None if compiler is None else _declared(_compiled([compiler, *options]))
+    except (OSError, ValueError, subprocess.SubprocessError):
         return None
 
 
@@ -81,28 +85,39 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
     return library
 
 
-def _compiled(compiler: str) -> ctypes.CDLL:
+def _compiled(compiler: list[str]) -> ctypes.CDLL:
     folder = Path(__file__).parent
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=SECONDS).stdout
+    version = subprocess.run([*compiler, "--version"], capture_output=True, check=True, timeout=SECONDS).stdout
     sources = b"".join((folder / name).read_bytes() for name in (*SOURCES, *HEADERS))
-    digest = hashlib.sha256(b"\0".join((sources, " ".join(FLAGS).encode(), version, _processor()))).hexdigest()[:20]
-    kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bayesrule" / "native"
+    key = _digest(b"\0".join((sources, " ".join((*compiler, *FLAGS)).encode(), version, _processor())))
     try:
-        if (kept / f"{digest}.so").exists():
-            return ctypes.CDLL(str(kept / f"{digest}.so"))
+        kept = _cache()
+        for path in kept.glob(f"{key}-*.so"):
+            if path.stem == f"{key}-{_digest(path.read_bytes())}":  # a file that was cut off would end the program
+                return ctypes.CDLL(str(path))
+            path.unlink(missing_ok=True)
         kept.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=kept) as made:
             path = _compile(compiler, folder, Path(made))
-            os.replace(path, kept / f"{digest}.so")  # whole or not at all, whoever else compiles it too
-        return ctypes.CDLL(str(kept / f"{digest}.so"))
-    except OSError:  # a cache that cannot be written, or programs there not be run
+            whole = kept / f"{key}-{_digest(path.read_bytes())}.so"
+            os.replace(path, whole)  # at once, whoever else compiles it too
+        return ctypes.CDLL(str(whole))
+    except (OSError, RuntimeError):  # no home, a cache that cannot be written, or programs there not be run
         with tempfile.TemporaryDirectory() as made:
             return ctypes.CDLL(str(_compile(compiler, folder, Path(made))))
 
 
-def _compile(compiler: str, folder: Path, made: Path) -> Path:
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bayesrule" / "native"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:20]
+
+
+def _compile(compiler: list[str], folder: Path, made: Path) -> Path:
     path = made / "native.so"
-    command = [compiler, *FLAGS, "-o", str(path), *(str(folder / name) for name in SOURCES), "-lm"]
+    command = [*compiler, *FLAGS, "-o", str(path), *(str(folder / name) for name in SOURCES), "-lm"]
     subprocess.run(command, capture_output=True, check=True, timeout=SECONDS)
     return path
 
