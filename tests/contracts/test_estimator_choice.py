@@ -15,7 +15,7 @@ import bayesrule as br
 from bayesrule.contractions import Contraction, Conv, Linear
 from bayesrule.errors import Unsupported
 from bayesrule.estimators import Auto, Estimator, LocalReparam, WeightSample
-from bayesrule.estimators.prices import CPU, GPU, PLAIN_CPU, Prices, prices_on
+from bayesrule.estimators.prices import CPU, GPU, PLAIN_CPU, Prices, prices_for
 from bayesrule.posteriors import Family, Posterior, Work
 from bayesrule.posteriors.matrix_normal import TRIANGLE
 
@@ -129,13 +129,14 @@ def test_work_has_its_price() -> None:
     prices = Prices(normal=7, entry=0.5, call=1000, growth=0.25)
     # 11 normals; 200 multiply-adds are 400 FLOPs; two passes in the cache; one over 16 times that, at twice the price
     assert prices.of(work) == 77 + 400 + 2 * (1000 + 32_768) + (1000 + 0.5 * 2 * (1 << 20))
-    assert prices_on(torch.device("cuda")) == prices_on(torch.device("meta")) == GPU
+    assert prices_for(torch.empty(3, device="meta")) == GPU
 
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_normals_are_cheap_where_there_is_compiled_code(monkeypatch: pytest.MonkeyPatch, compiled: bool) -> None:
     monkeypatch.setattr("bayesrule.estimators.prices.is_there", lambda: compiled)
-    assert prices_on(torch.device("cpu")) == (CPU if compiled else PLAIN_CPU)
+    assert prices_for(torch.empty(3)) == (CPU if compiled else PLAIN_CPU)
+    assert prices_for(torch.empty(3, dtype=torch.float64)) == PLAIN_CPU
     assert PLAIN_CPU.of(Work(1)) == 12 * CPU.of(Work(1))
 
 

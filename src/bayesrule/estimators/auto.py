@@ -9,7 +9,7 @@ from torch import Tensor
 from bayesrule.contractions import Contraction
 from bayesrule.estimators.estimator import Estimator
 from bayesrule.estimators.local_reparam import LocalReparam
-from bayesrule.estimators.prices import prices_on
+from bayesrule.estimators.prices import prices_for
 from bayesrule.estimators.weight_sample import WeightSample
 from bayesrule.posteriors import Posterior
 from bayesrule.random import NoiseSource
@@ -37,6 +37,6 @@ class Auto(Estimator):
         by_rows = posterior.independent and contraction.picks_rows
         if by_rows or not posterior.projects(contraction):
             return WeightSample()
-        prices = prices_on(x.device)
+        prices = prices_for(x)
         local, drawn = posterior.projection_work(contraction, x), posterior.draw_work()
         return LocalReparam() if prices.of(local) < prices.of(drawn) else WeightSample()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
+from bayesrule.kernels import untransformed
 from bayesrule.kernels.native import is_there
 from bayesrule.posteriors import Work
 
@@ -49,8 +51,9 @@ GPU = Prices(normal=200, entry=100, call=1.5e8)
 4.8 TB/s, 1.7 ps or 85 FLOPs, and a little more; a counter-based normal takes twice that, a call 3 µs."""
 
 
-def prices_on(device: torch.device) -> Prices:
-    """Those of a CPU, or of an accelerator."""
-    if device.type != "cpu":
+def prices_for(x: Tensor) -> Prices:
+    """Those of an input's device; compiled code makes normals in single precision, outside of `torch.func`."""
+    if x.device.type != "cpu":
         return GPU
-    return CPU if torch.compiler.is_compiling() or is_there() else PLAIN_CPU
+    compiled = torch.compiler.is_compiling() or (untransformed(x) and is_there())
+    return CPU if compiled and x.dtype == torch.float32 else PLAIN_CPU

@@ -11,6 +11,7 @@ from bayesrule.kernels.divergence import (
     linked_diagonal_divergence,
     linked_ktied_divergence,
 )
+from bayesrule.kernels.eager import untransformed
 from bayesrule.kernels.fast_noise import FastNoise
 from bayesrule.kernels.joint_divergence import JointDivergence, Piece
 from bayesrule.kernels.ktied_drawn_linear import DrawnOutput
@@ -51,4 +52,5 @@ __all__ = [
     "seeded_dtype",
     "sum_linked",
     "sum_log_product",
+    "untransformed",
 ]
