@@ -20,7 +20,6 @@ FIGURES = ROOT / "docs" / "assets" / "results"
 TITLES = {
     "bench/cpu/compiled": "Compiled steps on a CPU, beside other libraries",
     "bench/cpu/dense": "A wide dense layer on a CPU, beside other libraries",
-    "bench/cpu/small": "The smallest perceptron on a CPU, few contenders",
     "bench/cpu/predictions": "Predictions with many draws on a CPU",
     "elbo-audit": "The ELBO audit",
     "mnist-example": "MNIST, mean-field and 2-tied",
