@@ -81,13 +81,10 @@ def keyed_generator(device: torch.device, *key: int | str) -> torch.Generator:
     return torch.Generator(device).manual_seed(int.from_bytes(digest, "big") >> 1)
 
 
-MOST_SEEDS = 2**62
-
-
 def fresh_seed(generator: torch.Generator | None = None) -> int:
     """A seed from a CPU generator, by default the global one: a single one, also where `vmap` makes numbers many."""
     with outside_transforms():
-        return int(torch.randint(MOST_SEEDS, (), generator=generator).item())
+        return int(torch.randint(2**62, (), generator=generator).item())
 
 
 class KeyedNoise(ABC):

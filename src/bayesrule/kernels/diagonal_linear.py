@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesrule.kernels.again import gradients_again
+from bayesrule.kernels.plain_gradients import gradients_again
 
 
 def diagonal_linear(x: Tensor, weight: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:

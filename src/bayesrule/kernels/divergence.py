@@ -81,9 +81,10 @@ def linked_ktied_divergence(stored: StoredParameters, precision: float) -> Linke
 
 def ktied_piece(stored: StoredParameters, precision: float) -> Piece | None:
     """`ktied_divergence` with the mean's part, for ``m₀ = 0``, as one of a model's; None where it is better apart."""
-    _, fan_in_logs, fan_out_logs = stored.parameters
-    sizes = fan_in_logs.shape[0], fan_out_logs.shape[0], fan_in_logs.shape[1]
-    if not stored.few or sizes[2] > MOST_COLUMNS:
+    mean, fan_in_logs, fan_out_logs = stored.parameters
+    sizes = fan_in, fan_out, rank = fan_in_logs.shape[0], fan_out_logs.shape[0], fan_in_logs.shape[1]
+    fits = mean.shape == (fan_out, fan_in) and fan_out_logs.shape[1] == rank  # of what is read by its address
+    if not fits or not stored.few or rank > MOST_COLUMNS:
         return None
     return Piece(stored, sizes, 0.0, precision, partial(_ktied_again, precision=precision))
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from bayesrule.kernels.eager import untransformed
 from bayesrule.kernels.native import Noise, is_there, standard_normals
 from bayesrule.kernels.operators import fresh_noise_seed, seeded_normals
-from bayesrule.random import MOST_SEEDS, FromGenerator, Law, NoiseSource, fresh_seed
+from bayesrule.random import FromGenerator, Law, NoiseSource, fresh_seed
 
 FEWEST_NORMALS = 1 << 12
 """Below that torch is as fast as a seed is found."""
@@ -36,7 +36,7 @@ class FastNoise(FromGenerator):
 def normals_or_seed(source: NoiseSource, shape: tuple[int, ...], like: Tensor) -> Noise:
     """Standard normals for the compiled library on a CPU: a seed, of which it makes the same by itself, where many."""
     if isinstance(source, FastNoise) and math.prod(shape) >= FEWEST_NORMALS and _single_on_cpu(like) and is_there():
-        return int(torch.randint(MOST_SEEDS, (), generator=source.generator))
+        return fresh_seed(source.generator)
     return source(shape, "normal", like)
 
 

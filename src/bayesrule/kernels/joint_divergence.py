@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bayesrule.kernels.again import to_be_differentiated
 from bayesrule.kernels.eager import ordinary_on_cpu
 from bayesrule.kernels.linked_kl import Slopes, check_unchanged, versions_of
 from bayesrule.kernels.native import serves
 from bayesrule.kernels.native.library import function
+from bayesrule.kernels.plain_gradients import to_be_differentiated
 from bayesrule.kernels.tap import StoredParameters
 
 

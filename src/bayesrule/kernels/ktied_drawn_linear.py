@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bayesrule.kernels.again import gradients_again, to_be_differentiated
 from bayesrule.kernels.left_slope import taken
 from bayesrule.kernels.native import Noise, normals_of
 from bayesrule.kernels.native import ktied as native
+from bayesrule.kernels.plain_gradients import gradients_again, to_be_differentiated
 from bayesrule.kernels.tap import ParameterTap, StoredParameters
 
 Vector = Tensor | None

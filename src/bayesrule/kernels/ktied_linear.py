@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesrule.kernels.again import gradients_again, to_be_differentiated
 from bayesrule.kernels.left_slope import LeftSlope, taken
 from bayesrule.kernels.native import Noise, normals_of
 from bayesrule.kernels.native import ktied as native
 from bayesrule.kernels.pairs import pair_products, pair_rows, pair_rows_backward
+from bayesrule.kernels.plain_gradients import gradients_again, to_be_differentiated
 from bayesrule.kernels.thin import outer_sum
 
 Vector = Tensor | None
@@ -24,7 +24,8 @@ def ktied_linear(
     """``y = x Wᵀ + √(x² S²) ∘ ε + b`` with ``S = U Vᵀ``, from log U and log V, for (B, m) inputs, (n, m) weights.
 
     ``S²`` is a sum over pairs of columns, so ``x² S² = (x² UU) VVᵀ`` with k(k+1)/2 narrow columns. For the gradient the
-    narrow columns and one tensor of the output's size, ``ε/√(x² S²)``, are kept.
+    narrow columns are kept, and one tensor of the output's size: ``ε/√(x² S²)``, or in compiled code ε, unless that is
+    made from a seed.
 
     Args:
         x: Inputs.

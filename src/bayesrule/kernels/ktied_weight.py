@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesrule.kernels.again import to_be_differentiated
 from bayesrule.kernels.eager import ordinary_on_cpu
 from bayesrule.kernels.native import ktied as native
+from bayesrule.kernels.plain_gradients import to_be_differentiated
 from bayesrule.kernels.tap import StoredParameters
 from bayesrule.kernels.thin import outer_sum
 

@@ -18,7 +18,6 @@ MOST_RANK = 5
 NODES_FROM = 1 << 19
 """Entries, from which the sum of logarithms of a matrix of rank 2 is found faster without looking at them."""
 
-Found = tuple[Tensor, ...]
 Vector = Tensor | None
 
 
