@@ -14,7 +14,6 @@ from torch.utils.checkpoint import checkpoint
 import bayesrule as br
 from bayesrule.kernels import ParameterTap, StoredParameters, diagonal_divergence, ktied_divergence, ktied_weight
 from bayesrule.kernels.divergence_operators import diagonal_number_and_slopes, ktied_number_and_slopes
-from bayesrule.kernels.ktied_drawn_linear import DrawnOutput, ktied_drawn_linear, ktied_drawn_linear_reference
 from bayesrule.kernels.ktied_linear import ktied_linear, ktied_linear_reference
 from bayesrule.kernels.native import diagonal, is_there, ktied, serves
 from kernel_checks import assert_relative, slopes

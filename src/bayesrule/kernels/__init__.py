@@ -3,19 +3,18 @@
 from bayesrule.kernels.diagonal_layer import diagonal_output
 from bayesrule.kernels.divergence import (
     diagonal_divergence,
-    diagonal_piece,
     has_fused_divergence,
     is_compiled_on_cpu,
     ktied_divergence,
-    ktied_piece,
     linked_diagonal_divergence,
     linked_ktied_divergence,
 )
 from bayesrule.kernels.eager import untransformed
 from bayesrule.kernels.fast_noise import FastNoise
-from bayesrule.kernels.joint_divergence import JointDivergence, Piece
-from bayesrule.kernels.ktied_drawn_linear import DrawnOutput
-from bayesrule.kernels.ktied_layer import ktied_drawn_output, ktied_output
+from bayesrule.kernels.joint import Piece, diagonal_piece, ktied_piece
+from bayesrule.kernels.joint_divergence import JointDivergence, Term
+from bayesrule.kernels.joint_draw import DrawnKL, JointDraw
+from bayesrule.kernels.ktied_layer import ktied_output
 from bayesrule.kernels.ktied_weight import ktied_weight
 from bayesrule.kernels.linear_operator import Bias, BiasLaw
 from bayesrule.kernels.linked_kl import LinkedKL, sum_linked
@@ -28,20 +27,21 @@ from bayesrule.kernels.tap import ParameterTap, StoredParameters
 __all__ = [
     "Bias",
     "BiasLaw",
-    "DrawnOutput",
+    "DrawnKL",
     "FastNoise",
     "JointDivergence",
+    "JointDraw",
     "LinkedKL",
     "ParameterTap",
     "Piece",
     "StoredParameters",
+    "Term",
     "diagonal_divergence",
     "diagonal_output",
     "diagonal_piece",
     "has_fused_divergence",
     "is_compiled_on_cpu",
     "ktied_divergence",
-    "ktied_drawn_output",
     "ktied_output",
     "ktied_piece",
     "ktied_weight",

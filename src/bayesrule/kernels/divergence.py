@@ -17,10 +17,7 @@ from bayesrule.kernels.divergence_operators import (
     ktied_number_and_slopes,
 )
 from bayesrule.kernels.eager import ordinary_on_cpu
-from bayesrule.kernels.joint_divergence import Piece
 from bayesrule.kernels.linked_kl import LinkedKL, Parameters, ValueAndTerms
-from bayesrule.kernels.native.diagonal import SHORT
-from bayesrule.kernels.native.ktied import MOST_COLUMNS
 from bayesrule.kernels.operators import has_kernels, takes_kernel
 from bayesrule.kernels.sum_log_product import sum_log_product
 from bayesrule.kernels.tap import StoredParameters, linked
@@ -60,7 +57,7 @@ def ktied_divergence(fan_in_logs: Tensor, fan_out_logs: Tensor, precision: float
     """
     if torch.compiler.is_compiling():
         whole = fan_in_logs.contiguous(), fan_out_logs.contiguous()
-        value: Tensor = torch.ops.bayesrule.ktied_divergence(*whole, None, False, precision, _constant(precision))[0]
+        value: Tensor = torch.ops.bayesrule.ktied_divergence(*whole, None, False, precision, constant(precision))[0]
         return value
     return _KTiedDivergence.apply(fan_in_logs, fan_out_logs, precision)
 
@@ -70,32 +67,13 @@ def linked_diagonal_divergence(stored: StoredParameters, centre: float, precisio
     return linked(
         stored,
         partial(_diagonal_terms, centre=centre, precision=precision),
-        partial(_diagonal_again, centre=centre, precision=precision),
+        partial(diagonal_again, centre=centre, precision=precision),
     )
 
 
 def linked_ktied_divergence(stored: StoredParameters, precision: float) -> LinkedKL | None:
     """`ktied_divergence` likewise, of a mean, log U and log V; with the mean's part, for ``m₀ = 0``."""
-    return linked(stored, partial(_ktied_terms, precision=precision), partial(_ktied_again, precision=precision))
-
-
-def ktied_piece(stored: StoredParameters, precision: float) -> Piece | None:
-    """`ktied_divergence` with the mean's part, for ``m₀ = 0``, as one of a model's; None where it is better apart."""
-    mean, fan_in_logs, fan_out_logs = stored.parameters
-    sizes = fan_in, fan_out, rank = fan_in_logs.shape[0], fan_out_logs.shape[0], fan_in_logs.shape[1]
-    fits = mean.shape == (fan_out, fan_in) and fan_out_logs.shape[1] == rank  # of what is read by its address
-    if not fits or not stored.few or rank > MOST_COLUMNS:
-        return None
-    return Piece(stored, sizes, 0.0, precision, partial(_ktied_again, precision=precision))
-
-
-def diagonal_piece(stored: StoredParameters, centre: float, precision: float) -> Piece | None:
-    """`diagonal_divergence` of a short vector as one of a model's."""
-    mean, log_std = stored.parameters
-    if not stored.few or mean.ndim != 1 or mean.shape[0] > SHORT or mean.shape != log_std.shape:
-        return None
-    again = partial(_diagonal_again, centre=centre, precision=precision)
-    return Piece(stored, (mean.shape[0], 0, 0), centre, precision, again)
+    return linked(stored, partial(_ktied_terms, precision=precision), partial(ktied_again, precision=precision))
 
 
 def _diagonal_terms(parameters: Parameters, squares: Tensor | None, centre: float, precision: float) -> ValueAndTerms:
@@ -111,25 +89,27 @@ def _ktied_terms(parameters: Parameters, squares: Tensor | None, precision: floa
     return value, ((mean, precision), (of_fan_in, 1.0), (of_fan_out, 1.0))
 
 
-def _diagonal_again(
+def diagonal_again(
     gradient: Tensor, parameters: Parameters, centre: float, precision: float
 ) -> tuple[Tensor | None, ...]:
+    """The gradients of `linked_diagonal_divergence` in plain operations, where they are differentiated in their turn."""
     mean, log_std = parameters
     return _diagonal_by_autograd(gradient, mean, log_std, centre, precision)
 
 
-def _ktied_again(gradient: Tensor, parameters: Parameters, precision: float) -> tuple[Tensor | None, ...]:
+def ktied_again(gradient: Tensor, parameters: Parameters, precision: float) -> tuple[Tensor | None, ...]:
+    """Likewise, of `linked_ktied_divergence`."""
     mean, fan_in_logs, fan_out_logs = parameters
     return precision * gradient * mean, *_ktied_by_autograd(gradient, fan_in_logs, fan_out_logs, precision)
 
 
-def _constant(precision: float) -> float:
+def constant(precision: float) -> float:
     """What every entry adds to the KL."""
     return -0.5 * (1 + math.log(precision))
 
 
 def _diagonal(mean: Tensor, log_std: Tensor, centre: float, precision: float) -> Slopes | NumberAndSlopes:
-    numbers = centre, precision, _constant(precision)
+    numbers = centre, precision, constant(precision)
     if has_kernels(mean):
         return torch.ops.bayesrule.diagonal_divergence(mean.contiguous(), log_std.contiguous(), *numbers)
     return diagonal_number_and_slopes(mean, log_std, *numbers)
@@ -141,8 +121,8 @@ def _ktied(
     tensors = fan_in_logs, fan_out_logs, mean
     if has_kernels(fan_in_logs):
         whole = (None if tensor is None else tensor.contiguous() for tensor in tensors)
-        return torch.ops.bayesrule.ktied_divergence(*whole, squared, precision, _constant(precision))
-    return ktied_number_and_slopes(*tensors, squared, precision, _constant(precision))
+        return torch.ops.bayesrule.ktied_divergence(*whole, squared, precision, constant(precision))
+    return ktied_number_and_slopes(*tensors, squared, precision, constant(precision))
 
 
 class _DiagonalDivergence(torch.autograd.Function):

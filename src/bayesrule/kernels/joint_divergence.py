@@ -9,105 +9,100 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._utils import _unflatten_dense_tensors
 
-from bayesrule.kernels.eager import ordinary_on_cpu
-from bayesrule.kernels.linked_kl import Slopes, check_unchanged, versions_of
-from bayesrule.kernels.native import serves
+from bayesrule.kernels.divergence import constant, diagonal_again, ktied_again
+from bayesrule.kernels.joint import Joint, Piece
+from bayesrule.kernels.linked_kl import check_unchanged, versions_of
 from bayesrule.kernels.native.library import function
 from bayesrule.kernels.plain_gradients import to_be_differentiated
-from bayesrule.kernels.tap import StoredParameters
 
 
-class Piece(NamedTuple):
-    """One of these KLs, to a normal prior.
+class Term(NamedTuple):
+    """The KL of a piece to a normal prior.
 
     Attributes:
-        stored: A mean with log U and log V, or with log σ.
-        sizes: Fan-in, fan-out and rank; of a vector its size and twice nothing.
-        centre: The prior's mean.
+        piece: The piece.
+        centre: The prior's mean: zero for matrices.
         precision: The prior's precision.
-        differentiable: The slopes by plain operations, as in `LinkedKL`.
     """
 
-    stored: StoredParameters
-    sizes: tuple[int, int, int]
+    piece: Piece
     centre: float
     precision: float
-    differentiable: Slopes
-
-    @property
-    def shapes(self) -> list[torch.Size]:
-        """Of the tensors whose slopes the library finds; a matrix's mean is its own."""
-        parameters = self.stored.parameters
-        return [each.shape for each in (parameters if self.sizes[2] == 0 else parameters[1:])]
 
     @property
     def constant(self) -> float:
         """What the entries add, whatever their parameters."""
-        return -0.5 * (1 + math.log(self.precision)) * self.stored.parameters[0].numel()
+        return constant(self.precision) * self.piece.mean.numel()
+
+    @property
+    def sloping(self) -> tuple[Tensor, ...]:
+        """The parameters whose slopes the library finds; a matrix's mean is its own."""
+        parameters = self.piece.stored.parameters
+        return parameters[1:] if self.piece.rank else parameters
+
+    def again(self, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients in plain operations, where they are to be differentiated in their turn."""
+        if self.piece.rank:
+            return ktied_again(gradient, self.piece.stored.parameters, self.precision)
+        return diagonal_again(gradient, self.piece.stored.parameters, self.centre, self.precision)
 
 
-class JointDivergence:
+class JointDivergence(Joint):
     """Made once, and asked for a sum as often as the parameters are the same tensors."""
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
-        self.pieces = tuple(pieces)
-        self.parameters = tuple(parameter for piece in pieces for parameter in piece.stored.parameters)
-        self.wanted = [parameter.shape for parameter in self.parameters]
-        self.shapes = [shape for piece in pieces for shape in piece.shapes]
-        self.lengths = [shape.numel() for shape in self.shapes]
-        self.constant = math.fsum(piece.constant for piece in pieces)
-        sizes = [size for piece in pieces for size in piece.sizes]
-        numbers = [number for piece in pieces for number in (piece.centre, piece.precision)]
-        self._sizes, self._numbers = (ctypes.c_long * len(sizes))(*sizes), (ctypes.c_double * len(numbers))(*numbers)
+    def __init__(self, terms: Sequence[Term]) -> None:
+        super().__init__([term.piece for term in terms])
+        self.terms = tuple(terms)
+        self.sloping = [each for term in terms for each in term.sloping]
+        self.entries = sum(each.numel() for each in self.sloping)
+        self.constant = math.fsum(term.constant for term in terms)
+        self.centres = (ctypes.c_double * len(terms))(*(term.centre for term in terms))
+        self.precisions = (ctypes.c_double * len(terms))(*(term.precision for term in terms))
+
+    def number_and_slopes(self) -> tuple[float, Tensor] | None:
+        """The sum of the KLs, and of each the slopes, one after another; None where plain operations have to serve."""
+        if not self.served():
+            return None
+        slopes, value = self.parameters[0].new_empty(self.entries), ctypes.c_double()
+        found = function("divergences")(
+            len(self.pieces), self.sizes, self.centres, self.precisions, self.lie.addresses(), slopes.data_ptr(),
+            ctypes.byref(value),
+        )  # fmt: skip
+        return (value.value + self.constant, slopes) if found else None
 
     def sum(self) -> Tensor | None:
-        """The sum of the KLs; None where plain operations have to serve."""
-        fit = [parameter.shape for parameter in self.parameters] == self.wanted
-        if not fit or not ordinary_on_cpu(*self.parameters) or not serves(0, *self.parameters):
-            return None
-        slopes, value = self.parameters[0].new_empty(sum(self.lengths)), ctypes.c_double()
-        places = self._places()
-        found = function("divergences")(
-            len(self.pieces), ctypes.addressof(self._sizes), ctypes.addressof(self._numbers),
-            ctypes.addressof(places), slopes.data_ptr(), ctypes.addressof(value),
-        )  # fmt: skip
-        if not found:
-            return None
-        return _Joint.apply(self, value.value + self.constant, slopes, *self.parameters)
+        """The sum of the KLs; None likewise."""
+        found = self.number_and_slopes()
+        return None if found is None else _Joint.apply(self, *found, *self.parameters)
 
-    def scaled(self, slopes: Tensor, by: float) -> list[Tensor | None]:
+    def again(self, gradient: Tensor) -> list[Tensor | None]:
+        """The gradients in plain operations."""
+        return [slope for term in self.terms for slope in term.again(gradient)]
+
+    def gradients(self, slopes: Tensor, by: float) -> list[Tensor | None]:
         """The gradients of all parameters, but for means whose layer will see to it."""
-        of_logs = iter((slopes * by).split(self.lengths))
-        shapes = iter(self.shapes)
+        scaled = iter(_unflatten_dense_tensors(slopes * by, self.sloping))
         found: list[Tensor | None] = []
-        for piece in self.pieces:
-            if piece.sizes[2]:
-                mean, multiple = piece.stored.parameters[0], by * piece.precision
-                found.append(None if piece.stored.tap.left.leave(mean, multiple) else mean.detach() * multiple)
-            found += [next(of_logs).view(next(shapes)) for _ in range(2)]
+        for term in self.terms:
+            if term.piece.rank:
+                mean, multiple = term.piece.mean, by * term.precision
+                found.append(None if term.piece.stored.tap.left.leave(mean, multiple) else mean.detach() * multiple)
+            found += [next(scaled), next(scaled)]
         return found
-
-    def _places(self) -> Any:
-        """Where each piece's tensors lie."""
-        places = (ctypes.c_void_p * (3 * len(self.pieces)))()
-        for index, piece in enumerate(self.pieces):
-            for offset, parameter in enumerate(piece.stored.parameters):
-                places[3 * index + offset] = parameter.data_ptr()
-        return places
 
 
 class _Joint(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, joint: JointDivergence, value: float, slopes: Tensor, *parameters: Tensor) -> Tensor:
         ctx.joint, ctx.slopes, ctx.versions = joint, slopes, versions_of(parameters)
-        return torch.tensor(value, dtype=slopes.dtype)  # too large a number is infinity, and no error
+        return torch.scalar_tensor(value, dtype=slopes.dtype)  # too large a number is infinity, and no error
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         joint: JointDivergence = ctx.joint
         check_unchanged(joint.parameters, ctx.versions)
-        if not to_be_differentiated(gradient):
-            return None, None, None, *joint.scaled(ctx.slopes, gradient.item())
-        again = (piece.differentiable(gradient, piece.stored.parameters) for piece in joint.pieces)
-        return None, None, None, *(slope for slopes in again for slope in slopes)
+        if to_be_differentiated(gradient):
+            return None, None, None, *joint.again(gradient)
+        return None, None, None, *joint.gradients(ctx.slopes, gradient.item())

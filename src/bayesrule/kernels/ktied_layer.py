@@ -7,11 +7,8 @@ from torch import Tensor
 
 from bayesrule.kernels.eager import ordinary_on_cpu
 from bayesrule.kernels.fast_noise import normals_or_seed
-from bayesrule.kernels.ktied_drawn_linear import DrawnOutput, ktied_drawn_linear
 from bayesrule.kernels.ktied_linear import ktied_linear
 from bayesrule.kernels.linear_operator import Bias, BiasLaw, ktied_linear_seeded
-from bayesrule.kernels.native import is_there
-from bayesrule.kernels.native import ktied as native
 from bayesrule.kernels.operators import MOST_PAIRS
 from bayesrule.kernels.seeded import early_seed, seeded_dtype
 from bayesrule.kernels.tap import StoredParameters, layer_tensors
@@ -58,35 +55,6 @@ def ktied_output(
     else:
         return None
     return rows.reshape(*x.shape[:-1], mean.shape[-1])
-
-
-def ktied_drawn_output(
-    x: Tensor, stored: StoredParameters, noise: NoiseSource, bias: BiasLaw | None
-) -> DrawnOutput | None:
-    """``x W + b`` at one draw of both, by one node of a CPU; None where the general form has to serve.
-
-    What hooks see being saved must not depend on who draws first: where there are any, weights are drawn apart.
-
-    Args:
-        x: (…, m) inputs.
-        stored: M, fan-out × fan-in, log U and log V.
-        noise: Where noise comes from.
-        bias: To be added; its noise, if any, comes after the weight's.
-    """
-    mean, *logs = stored.parameters
-    if mean.ndim != 2 or x.ndim < 2 or x.shape[-1] != mean.shape[-1] or not isinstance(noise, FromGenerator):
-        return None
-    watched = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-    if watched or not is_there() or not native.draws(mean, *logs):
-        return None
-    law = None if bias is None else bias()
-    given = () if law is None else (each for each in law if each is not None)
-    if (bias is not None and law is None) or not ordinary_on_cpu(x, mean, *logs, *given):
-        return None
-    epsilon = normals_or_seed(noise, tuple(mean.shape), mean)
-    of_bias = () if law is None else (*law, None if law[1] is None else noise(tuple(law[1].shape), "normal", x))
-    found = ktied_drawn_linear(x if x.ndim == 2 else x.flatten(0, -2), stored, epsilon, *of_bias)
-    return found if x.ndim == 2 else found._replace(output=found.output.reshape(*x.shape[:-1], mean.shape[0]))
 
 
 def _few_pairs(rank: int) -> bool:

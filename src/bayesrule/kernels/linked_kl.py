@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -41,18 +42,26 @@ def sum_linked(kls: Sequence[LinkedKL]) -> Tensor:
     return _Total.apply(kls, *(tensor for kl in kls for tensor in kl.inputs))
 
 
+_version = attrgetter("_version")
+
+
 def versions_of(parameters: Sequence[Tensor]) -> list[int]:
     """What `check_unchanged` compares."""
-    return [parameter._version for parameter in parameters]
+    return list(map(_version, parameters))
 
 
 def check_unchanged(parameters: Sequence[Tensor], versions: list[int]) -> None:
     """Refuse to find the gradient of values that are gone."""
     if versions_of(parameters) != versions:
-        raise InvalidArgument(
-            "A parameter was changed in place between a forward pass and its backward pass",
-            remedy="Call the optimizer's step after backward().",
-        )
+        raise changed_in_place()
+
+
+def changed_in_place() -> InvalidArgument:
+    """What to say of it."""
+    return InvalidArgument(
+        "A parameter was changed in place between a forward pass and its backward pass",
+        remedy="Call the optimizer's step after backward().",
+    )
 
 
 class _Total(torch.autograd.Function):

@@ -53,6 +53,11 @@ class MatrixView:
         return len(self.shape) == 2 and self.fan_out_axis == 0
 
     @property
+    def lies_by_output(self) -> bool:
+        """Whether a contiguous weight lies in memory as the matrix transposed, as of `nn.Linear` and `nn.ConvNd`."""
+        return self.fan_out_axis == 0
+
+    @property
     def rows_per_channel(self) -> int:
         """Neighbouring rows that belong to one input channel: the kernel's positions."""
         channel_axis = next(axis for axis in range(len(self.shape)) if axis != self.fan_out_axis)

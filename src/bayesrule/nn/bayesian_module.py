@@ -15,9 +15,9 @@ from bayesrule.likelihoods import Likelihood
 from bayesrule.nn.conversion import Conversion
 from bayesrule.nn.draw_table import DrawTable
 from bayesrule.nn.home import Home, kls_of_homes
-from bayesrule.nn.joint_kl import kl_of_model
 from bayesrule.nn.layer import BayesianLayer, make_plain
 from bayesrule.nn.recast import layers_of_groups, recast_table, settle
+from bayesrule.nn.together import Together
 from bayesrule.posteriors import Family, Posterior
 from bayesrule.typing import Drawable
 
@@ -42,12 +42,17 @@ class BayesianModule(nn.Module):
     ) -> None:
         super().__init__()
         self.module, self.likelihood, self.draws, self.conversion = module, likelihood, draws, conversion
-        self.training = module.training
+        self.training, self.together = module.training, Together()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The network's outputs at one draw."""
-        with self.draws.root(seeded=True):
+        draws = self.draws
+        draws.begin(seeded=True)
+        try:
+            self.together.draw(self, draws)
             return self.module(*args, **kwargs)
+        finally:
+            draws.end()
 
     def at_mean(self, *args: Any, **kwargs: Any) -> Any:
         """The network's outputs at the posterior mean."""
@@ -155,7 +160,7 @@ def kl(bnn: BayesianModule) -> Tensor:
     """``KL(q ‖ p)`` of the whole model: a sum over all its weights, each counted once."""
     bnn = uncompiled(bnn)
     need_bayesian(bnn, "br.kl")
-    return kl_of_model(bnn, list(bnn.homes().values()))
+    return bnn.together.kl(list(bnn.homes().values()))
 
 
 def posteriors(model: Drawable) -> dict[str, Posterior]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from functools import lru_cache
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from bayesrule.kernels import FastNoise
+from bayesrule.kernels import DrawnKL, FastNoise, JointDraw, untransformed
+from bayesrule.kernels.native import is_there
 from bayesrule.nn.home import Home, full_precision
 from bayesrule.nn.seed_history import SeedHistory
 from bayesrule.random import NoiseSource, fresh_seed, in_graph, replayable, seeded
@@ -35,23 +38,32 @@ class DrawTable:
         self._seeded = False
         self._drawn: dict[str, tuple[dict[str, Tensor], bool]] = {}
         self._estimated: set[str] = set()
+        self._ahead: tuple[int, object, dict[str, tuple[Home, Tensor]]] | None = None
         self._given: Mapping[str, Tensor] | None = None
         self._at_mean = False
         self._history = SeedHistory()
 
-    @contextmanager
-    def root(self, *, seeded: bool = False) -> Iterator[None]:
-        """Keep draws until the outermost call ends; ``seeded`` calls choose the seed of shared draws at once."""
+    def begin(self, *, seeded: bool = False) -> None:
+        """A call begins that keeps its draws, if it is the outermost; ``seeded`` ones choose the seed of shared draws."""
         if self._depth == 0:
             self._seeded = seeded and bool(self.shared) and not in_graph()
             self._seed = fresh_seed() if self._seeded else None
         self._depth += 1
+
+    def end(self) -> None:
+        """It has ended, or failed."""
+        self._depth -= 1
+        if self._depth == 0:
+            self._drawn, self._estimated, self._ahead = {}, set(), None
+
+    @contextmanager
+    def root(self) -> Iterator[None]:
+        """Keep draws until the outermost call ends."""
+        self.begin()
         try:
             yield
         finally:
-            self._depth -= 1
-            if self._depth == 0:
-                self._drawn, self._estimated = {}, set()
+            self.end()
 
     @contextmanager
     def given(self, draws: Mapping[str, Tensor]) -> Iterator[None]:
@@ -94,9 +106,26 @@ class DrawTable:
         self._estimated.add(home.name)
         return True
 
-    def keep(self, home: Home, parts: dict[str, Tensor]) -> None:
-        """A draw that a layer has made, for whoever else reads it in this pass."""
-        self._drawn[home.name] = parts, torch.is_grad_enabled()
+    @property
+    def may_draw_ahead(self) -> bool:
+        """Whether a pass that begins may have its draws made by compiled code, from a seed."""
+        ours = self._depth == 1 and self._given is None and not self._at_mean and type(self.noise) is FastNoise
+        return ours and untransformed() and is_there()
+
+    def draw_ahead(self, homes: Sequence[Home], joint: JointDraw | None) -> DrawnKL | None:
+        """Draw what will be read in the pass that begins; all else that is drawn in it has noise of the same seed.
+
+        Args:
+            homes: Whose posteriors.
+            joint: They, where there are any.
+        """
+        seed = self._seed if replayable(self.noise) else None
+        if seed is None:
+            seed = fresh_seed(cast(FastNoise, self.noise).generator)
+        found = None if joint is None else joint.draw(seed)
+        draws = () if found is None else zip(homes, found[0], strict=True)
+        self._ahead = seed, _mode(), {home.name: (home, draw) for home, draw in draws}
+        return None if found is None else found[1]
 
     def tensor(self, home: Home, name: str) -> Tensor:
         """The parameter ``name`` of this root call, in its own layout."""
@@ -120,12 +149,33 @@ class DrawTable:
                 return parts
             if home.name not in self.shared:
                 self._demote(home)
-        source = self.noise if seed is None else seeded(self.noise, home.mean.device, seed, home.name)
-        with _apart(home):
-            posterior = home()
-            parts = posterior.split(posterior.from_noise(posterior.noise_from(source)))
+        parts = self._by_compiled_code(home, seed)
+        if parts is None:
+            source = self.noise if seed is None else seeded(self.noise, home.mean.device, seed, home.name)
+            with _apart(home):
+                posterior = home()
+                parts = posterior.split(posterior.from_noise(posterior.noise_from(source)))
         self._drawn[home.name] = parts, torch.is_grad_enabled()
         return parts
+
+    def _by_compiled_code(self, home: Home, seed: int | None) -> dict[str, Tensor] | None:
+        """What was drawn ahead, or is drawn now by the same code and noise; None where the general form has to serve.
+
+        A region that is checkpointed finds nothing drawn ahead when it is recomputed. There a posterior used once draws
+        from the generator, which is then as it was, and one used several times by the seed that is remembered for it.
+        """
+        if torch.compiler.is_compiling():
+            return None
+        if self._ahead is not None and self._ahead[1] == _mode():
+            kept, draw = self._ahead[2].get(home.name, _NOTHING)
+            if kept is home and draw is not None:
+                return {home.name: draw}
+            seed = self._ahead[0] if seed is None else seed
+        piece = home.posterior.piece() if seed is not None and type(self.noise) is FastNoise else None
+        if seed is None or piece is None:
+            return None
+        drawn = JointDraw([piece], [place_of(home.name)]).draw(seed)
+        return None if drawn is None else {home.name: drawn[0][0]}
 
     def _seed_for(self, home: Home) -> int | None:
         """The root call's seed, for a home used several times; None for the others, and where noise is not ours."""
@@ -155,12 +205,29 @@ def _apart(home: Home) -> Iterator[None]:
     A checkpointed region must save the same tensors in the same order when it is recomputed, though a draw that it
     found made is then its own to make: so what a draw saves for its gradient is kept apart.
     """
-    compiling = torch.compiler.is_compiling()
-    observed = not compiling and torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-    kept: Any = saved_tensors_hooks(Tensor.detach, _itself) if observed else nullcontext()
+    kept: Any = nullcontext() if torch.compiler.is_compiling() or _hooks() is None else saved_tensors_hooks(Tensor.detach, _itself)
     with kept, full_precision(home):
         yield
 
 
+def _hooks() -> Any:
+    """What watches the tensors that are saved, where no compiler does."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True)
+
+
+def _mode() -> object:
+    """In what circumstances a draw is made that is not the same in others."""
+    return torch.is_grad_enabled(), _hooks()
+
+
+_NOTHING: tuple[None, None] = None, None
+
+
 def _itself(tensor: Tensor) -> Tensor:
     return tensor
+
+
+@lru_cache(maxsize=1 << 12)
+def place_of(name: str) -> int:
+    """A number for a posterior, by which a seed of a pass becomes one of its own."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
+from operator import attrgetter, is_, itemgetter
 from typing import Any, cast
 
 import torch
@@ -77,6 +79,30 @@ class Home(nn.Module):
         if self.posterior.gather is not None:
             learned = {name: self.posterior.gather(tensor) for name, tensor in learned.items()}
         return {**learned, **dict(self.hyperparameters.named_buffers())}
+
+
+class HomeFacts:
+    """What was looked up in homes, to be looked up again where it has changed. Asked in every step, and so all in C."""
+
+    def __init__(self, homes: Iterable[Home]) -> None:
+        self.homes = list(homes)
+        self._modules = [home._modules for home in self.homes]
+        self._posteriors = list(map(_posterior, self._modules))
+        self._families, self._priors = list(map(_family, self._posteriors)), list(map(_prior, self.homes))
+        self._held = [posterior._parameters for posterior in self._posteriors]
+        self._parameters = list(chain.from_iterable(map(dict.values, self._held)))
+
+    def hold(self) -> bool:
+        """Whether priors, families and parameters are the same."""
+        return (
+            all(map(is_, map(_posterior, self._modules), self._posteriors))
+            and all(map(is_, map(_family, self._posteriors), self._families))
+            and all(map(is_, map(_prior, self.homes), self._priors))
+            and all(map(is_, chain.from_iterable(map(dict.values, self._held)), self._parameters))
+        )
+
+
+_posterior, _family, _prior = itemgetter("posterior"), attrgetter("family"), attrgetter("prior")
 
 
 def kls_of_homes(

@@ -1,68 +1,58 @@
-"""The KL of a whole model, its short ones found together."""
+"""The KL of a whole model, its short ones found together, where possible by the node that drew the weights."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from bayesrule.kernels import JointDivergence, Piece
-from bayesrule.nn.home import Home, kl_of_homes
-from bayesrule.posteriors import Family, Variational
-from bayesrule.priors import Prior
+from bayesrule.kernels import DrawnKL, JointDivergence, JointDraw, Term
+from bayesrule.nn.home import Home, HomeFacts, kl_of_homes
 
 FEWEST = 2
 """Pieces that are worth one call."""
 
 
 class JointKL:
-    """Which KLs of a model are found together: what is looked up once, as long as the model stays as it is."""
+    """Which KLs of a model are found together: what is looked up once, as long as the model stays as it is.
 
-    def __init__(self, homes: Sequence[Home]) -> None:
-        self.facts = [_facts(home) for home in homes]
-        pieces = [_piece(home) for home in homes]
-        found = [piece for piece in pieces if piece is not None]
-        self.joint = JointDivergence(found) if len(found) >= FEWEST else None
-        self.others = [home for home, piece in zip(homes, pieces, strict=True) if piece is None or self.joint is None]
+    Args:
+        homes: Of the model.
+        drawn: What was drawn together before the last pass.
+    """
 
-    def fits(self, homes: Sequence[Home]) -> bool:
-        """Whether nobody has changed a prior, a family or which tensors are parameters."""
-        if len(homes) != len(self.facts):
-            return False
-        for home, (posterior, family, prior, parameters) in zip(homes, self.facts, strict=True):
-            if home.posterior is not posterior or posterior.family is not family or home.prior is not prior:
-                return False
-            for mine, parameter in zip(posterior._parameters.values(), parameters, strict=True):
-                if mine is not parameter:
-                    return False
-        return True
+    def __init__(self, homes: Sequence[Home], drawn: JointDraw | None) -> None:
+        self.facts, self.drawn = HomeFacts(homes), drawn
+        terms = [_term(home) for home in homes]
+        by_mean = {id(term.piece.mean): term for term in terms if term is not None}
+        means = [] if drawn is None else [id(mean) for mean in drawn.means]
+        together = [by_mean.pop(mean) for mean in means] if all(mean in by_mean for mean in means) else []
+        apart = list(by_mean.values())
+        self.of_drawn = JointDivergence(together) if together else None
+        self.apart = JointDivergence(apart) if len(apart) >= FEWEST else None
+        served = {id(term.piece.mean) for term in (*together, *(apart if self.apart is not None else ()))}
+        self.others = [home for home in homes if id(home.mean) not in served]
 
+    def fits(self, homes: Sequence[Home], drawn: JointDraw | None) -> bool:
+        """Whether these are still the homes, and what is known of them still holds."""
+        return homes == self.facts.homes and drawn is self.drawn and self.facts.hold()
 
-_known: WeakKeyDictionary[nn.Module, JointKL] = WeakKeyDictionary()
-
-
-def kl_of_model(model: nn.Module, homes: Sequence[Home]) -> Tensor:
-    """The KL of all homes of a model together."""
-    if torch.compiler.is_compiling():
-        return kl_of_homes(homes)
-    known = _known.get(model)
-    if known is None or not known.fits(homes):
-        known = _known[model] = JointKL(homes)
-    total = None if known.joint is None else known.joint.sum()
-    if total is None:
-        return kl_of_homes(homes)
-    return total + kl_of_homes(known.others).to(total.device) if known.others else total
+    def sum(self, kl: DrawnKL | None) -> Tensor | None:
+        """The KL of all together; None where plain operations have to serve."""
+        of_drawn = None if kl is None or self.of_drawn is None else kl.sum(self.of_drawn)
+        asked = [self.apart] if of_drawn is not None else [self.of_drawn, self.apart]
+        sums = [joint.sum() for joint in asked if joint is not None]
+        kls = [total for total in (of_drawn, *sums) if total is not None]
+        if not kls or None in sums:
+            return None
+        if self.others:
+            kls.append(kl_of_homes(self.others).to(kls[0].device))
+        return kls[0] if len(kls) == 1 else torch.stack(kls).sum(0)
 
 
-Facts = tuple[Variational, Family, Prior, tuple[Tensor | None, ...]]
-
-
-def _facts(home: Home) -> Facts:
-    return home.posterior, home.posterior.family, home.prior, tuple(home.posterior._parameters.values())
-
-
-def _piece(home: Home) -> Piece | None:
-    numbers, stored = home.prior.numbers(), home.posterior.stored()
-    return None if numbers is None or stored is None else home.posterior.family.piece(stored, *numbers)
+def _term(home: Home) -> Term | None:
+    numbers, piece = home.prior.numbers(), home.posterior.piece()
+    if numbers is None or piece is None or (piece.rank and numbers[0]):
+        return None
+    return Term(piece, *numbers)

@@ -37,20 +37,26 @@ class BayesianLayer(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """One root call if none is under way; a draw of the output."""
-        with self.draws.root():
-            if isinstance(self.estimator, Mean):
-                with self.draws.at_mean():
-                    return self._own_forward(*args, **kwargs)
-            estimator = self._estimator_for(args, kwargs)
-            if estimator is None or self.contraction is None:
+        draws = self.draws
+        draws.begin()
+        try:
+            return self._in_pass(*args, **kwargs)
+        finally:
+            draws.end()
+
+    def _in_pass(self, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(self.estimator, Mean):
+            with self.draws.at_mean():
                 return self._own_forward(*args, **kwargs)
-            home = self._home("weight")
-            if isinstance(estimator, WeightSample) and not self.contraction.picks_rows:
-                output = self._at_draw(home, self.contraction, *args)
-                return self._own_forward(*args) if output is None else output
-            if not self.draws.claim(home):
-                return self._own_forward(*args)
-            return self._estimate(estimator, home(), self.contraction, *args)
+        estimator = self._estimator_for(args, kwargs)
+        if estimator is None or self.contraction is None:
+            return self._own_forward(*args, **kwargs)
+        if isinstance(estimator, WeightSample) and not self.contraction.picks_rows:
+            return self._own_forward(*args)
+        home = self._home("weight")
+        if not self.draws.claim(home):
+            return self._own_forward(*args)
+        return self._estimate(estimator, home(), self.contraction, *args)
 
     def _own_forward(self, *args: Any, **kwargs: Any) -> Any:
         """The plain module's forward, at this pass's weights."""
@@ -107,20 +113,6 @@ class BayesianLayer(nn.Module):
         if output is not None and "bias" in self.qualified:
             self.draws.claim(self._home("bias"))
         return output
-
-    def _at_draw(self, home: Home, contraction: Contraction, x: Tensor) -> Tensor | None:
-        """The output at a draw of the weight and the bias, where there is code that makes all at once."""
-        law, stored = self._bias_law(), home.posterior.stored()
-        drawn_before = law is None and ("bias" in self.qualified or self._parameters.get("bias") is not None)
-        if stored is None or drawn_before or not self.draws.unused(home):
-            return None
-        found = home.posterior.family.drawn_output(stored, contraction, x, self.draws.noise, law)
-        if found is None:
-            return None
-        self.draws.keep(home, {self.qualified["weight"]: found.weight})
-        if "bias" in self.qualified:
-            self.draws.keep(self._home("bias"), {self.qualified["bias"]: cast(Tensor, found.bias)})
-        return found.output
 
     def _bias_law(self) -> BiasLaw | None:
         """What finds the bias for code that makes it with the output; None where there is none, or it is drawn."""

@@ -96,9 +96,9 @@ class Diagonal(Family):
             return None
         return linked_diagonal_divergence(stored, centre, precision)
 
-    def piece(self, stored: StoredParameters, centre: float, precision: float) -> Piece | None:
+    def piece(self, stored: StoredParameters) -> Piece | None:
         """`diagonal_piece`."""
-        return diagonal_piece(stored, centre, precision)
+        return diagonal_piece(stored)
 
     def as_bias(self, parameters: tuple[Tensor, ...]) -> Bias | None:
         """Of a vector."""

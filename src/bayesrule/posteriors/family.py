@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from bayesrule.errors import InvalidArgument, ShapeMismatch
-from bayesrule.kernels import Bias, BiasLaw, DrawnOutput, LinkedKL, Piece, StoredParameters
+from bayesrule.kernels import Bias, LinkedKL, Piece, StoredParameters
 from bayesrule.posteriors.parts import Part
 from bayesrule.posteriors.posterior import Posterior
-from bayesrule.random import NoiseSource
-from bayesrule.typing import Contraction
 
 
 class Family(ABC):
@@ -46,22 +44,8 @@ class Family(ABC):
         """
         return None
 
-    def piece(self, stored: StoredParameters, centre: float, precision: float) -> Piece | None:
-        """The same KL as one of a model's many that are found together, where it is short; else None."""
-        return None
-
-    def drawn_output(
-        self, stored: StoredParameters, contraction: Contraction, x: Tensor, noise: NoiseSource, bias: BiasLaw | None
-    ) -> DrawnOutput | None:
-        """``op(x, W) + b`` at one draw of both and these draws, by code for just this case; or None.
-
-        Args:
-            stored: As above.
-            contraction: The layer.
-            x: A batch of inputs.
-            noise: Where noise comes from: the weight's first.
-            bias: What finds the bias, if there is one.
-        """
+    def piece(self, stored: StoredParameters) -> Piece | None:
+        """These as one of a model's many that are drawn and have their KLs found together, where they are few."""
         return None
 
     def as_bias(self, parameters: tuple[Tensor, ...]) -> Bias | None:

@@ -13,14 +13,12 @@ from torch import Tensor
 from bayesrule.errors import InvalidArgument
 from bayesrule.kernels import (
     BiasLaw,
-    DrawnOutput,
     LinkedKL,
     Piece,
     StoredParameters,
     has_fused_divergence,
     is_compiled_on_cpu,
     ktied_divergence,
-    ktied_drawn_output,
     ktied_output,
     ktied_piece,
     ktied_weight,
@@ -183,12 +181,6 @@ class KTied(Family):
             return None
         return linked_ktied_divergence(stored, precision)
 
-    def piece(self, stored: StoredParameters, centre: float, precision: float) -> Piece | None:
-        """`ktied_piece`, for a prior around zero."""
-        return None if centre else ktied_piece(stored, precision)
-
-    def drawn_output(
-        self, stored: StoredParameters, contraction: Contraction, x: Tensor, noise: NoiseSource, bias: BiasLaw | None
-    ) -> DrawnOutput | None:
-        """For dense layers."""
-        return ktied_drawn_output(x, stored, noise, bias) if contraction.is_product else None
+    def piece(self, stored: StoredParameters) -> Piece | None:
+        """`ktied_piece`."""
+        return ktied_piece(stored)

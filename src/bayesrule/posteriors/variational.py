@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from bayesrule.kernels import ParameterTap, StoredParameters
+from bayesrule.kernels import ParameterTap, Piece, StoredParameters
 from bayesrule.linalg import MatrixView
 from bayesrule.posteriors.family import Family
 from bayesrule.posteriors.gaussian import GaussianPosterior
@@ -73,6 +73,14 @@ class Variational(nn.Module):
         if not self._tapped or self.gather is not None or torch.compiler.is_compiling():
             return None
         return StoredParameters(tuple(self._parameters.values()), self.tap)  # type: ignore[arg-type]
+
+    def piece(self) -> Piece | None:
+        """The parameters as one of a model's pieces, where they are kept whole and each output's weights together."""
+        layout = self.parts[0].layout
+        by_output = self.event_dim == 1 or (isinstance(layout, MatrixView) and layout.lies_by_output)
+        if len(self.parts) > 1 or not by_output or self.gather is not None or torch.compiler.is_compiling():
+            return None
+        return self.family.piece(StoredParameters(tuple(self._parameters.values()), self.tap))  # type: ignore[arg-type]
 
     def for_layer(self) -> tuple[Tensor, ...]:
         """The parameters, whole, and behind their tap where there is one."""

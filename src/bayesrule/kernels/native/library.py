@@ -22,7 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-SOURCES, HEADERS = ("ktied.c", "normals.c"), ("normals.h", "vectors.h")
+SOURCES = "draws.c", "kls.c", "local_noise.c", "normals.c"
+HEADERS = "ktied.h", "normals.h", "vectors.h"
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 OFF = ("0", "false", "no", "off")
 SECONDS = 120
@@ -32,8 +33,11 @@ ENTRIES = 1 << 18
 
 NUMBER, SEED, POINTER, REAL = ctypes.c_long, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_double
 FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "divergences": (ctypes.c_int, (NUMBER, *[POINTER] * 5)),
+    "divergences": (ctypes.c_int, (NUMBER, *[POINTER] * 6)),
     "diagonal_divergence": (REAL, (NUMBER, *[POINTER] * 2, *[REAL] * 2, *[POINTER] * 2)),
+    "draws": (None, (NUMBER, POINTER, SEED, *[POINTER] * 4)),
+    "draws_backward": (ctypes.c_int, (NUMBER, POINTER, SEED, *[POINTER] * 5, REAL, POINTER)),
+    "draws_kept": (NUMBER, (NUMBER, POINTER)),
     "ktied_divergence": (ctypes.c_int, (*[NUMBER] * 3, *[POINTER] * 3, REAL, *[POINTER] * 3)),
     "ktied_draw": (None, (*[NUMBER] * 3, *[POINTER] * 4, SEED, *[POINTER] * 2)),
     "ktied_draw_backward": (ctypes.c_int, (*[NUMBER] * 3, *[POINTER] * 3, SEED, *[POINTER] * 2)),
@@ -73,6 +77,7 @@ def library() -> ctypes.CDLL | None:
         return None
 
 
+@lru_cache(maxsize=len(FUNCTIONS))
 def function(name: str) -> Any:
     """One of its functions, where `serves` has said that there is a library."""
     return getattr(library(), name)

@@ -97,7 +97,6 @@ void take_normals(Normals *normals, long count, float *found) {
     }
 }
 
-/* Always the same ones for a seed, in the same order. */
 void standard_normals(uint64_t seed, long count, float *found) {
     Normals normals = normals_of(seed);
     take_normals(&normals, count, found);

@@ -16,3 +16,6 @@ Normals normals_of(uint64_t seed);
 
 /* The next ones, however they are portioned. */
 void take_normals(Normals *normals, long count, float *found);
+
+/* Always the same ones for a seed, in the same order. */
+void standard_normals(uint64_t seed, long count, float *found);

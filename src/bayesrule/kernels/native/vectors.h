@@ -54,3 +54,18 @@ INLINE void put_at(float *row, many values, long at, long size) {
 }
 
 static inline long padded(long size) { return (size + LANES - 1) / LANES * LANES; }
+
+INLINE many chosen(whole which, many one, many other) {
+    return (many)((which & (whole)one) | (~which & (whole)other));
+}
+
+/* To the last digit but one, from the smallest number to infinity [Cephes' expf]. */
+INLINE many exponential(many x) {
+    x = chosen(x < all(-105), all(-105), x), x = chosen(x > all(89), all(89), x); /* what is no number stays so */
+    many n = (x * 1.44269504f + 12582912.0f) - 12582912.0f; /* the nearest whole one */
+    x -= n * 0.693359375f, x -= n * -2.12194440e-4f;
+    many p = x * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * x + 8.3334519073e-3f, p = p * x + 4.1665795894e-2f, p = p * x + 1.6666665459e-1f, p = p * x + 5.0000001201e-1f;
+    whole power = __builtin_convertvector(n, whole), half = power >> 1;
+    return (p * x * x + x + 1) * (many)((half + 127) << 23) * (many)((power - half + 127) << 23);
+}

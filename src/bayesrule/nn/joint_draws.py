@@ -1,0 +1,66 @@
+"""Which of a model's weights are drawn together, before a pass begins."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from bayesrule.estimators import WeightSample
+from bayesrule.kernels import JointDraw
+from bayesrule.nn.draw_table import place_of
+from bayesrule.nn.home import Home, HomeFacts
+from bayesrule.nn.layer import BayesianLayer
+
+
+class JointDraws:
+    """The small matrices and vectors that layers will read in the next pass, as far as one can tell.
+
+    What is drawn in vain is lost, and what is missed is drawn when it is read, by the same noise: so it makes no
+    difference to any number what was guessed.
+
+    Args:
+        model: The model.
+        shared: The posteriors that are used several times in a pass.
+    """
+
+    def __init__(self, model: nn.Module, shared: set[str]) -> None:
+        self.layers = [module for module in model.modules() if isinstance(module, BayesianLayer)]
+        self.estimators = [layer.estimator for layer in self.layers]
+        self.uses = len(shared)
+        reading = [layer for layer in self.layers if _may_draw_whole(layer, shared)]
+        self.whole = [(layer, _draws_whole(layer, shared)) for layer in reading]
+        self.choosing = [each for each in self.whole if each[0].estimator.chooses]
+        homes = {home.name: home for layer in reading for home in _homes(layer)}
+        pieces = {name: piece for name, home in homes.items() if (piece := home.posterior.piece()) is not None}
+        self.possible = bool(pieces)
+        read = {home.name for layer, whole in self.whole if whole for home in _homes(layer)}
+        self.names = [name for name in pieces if name in read]
+        self.facts = HomeFacts(homes[name] for name in self.names)
+        places = [place_of(name) for name in self.names]
+        self.joint = JointDraw([pieces[name] for name in self.names], places) if self.names else None
+
+    def fit(self, shared: set[str]) -> bool:
+        """Whether the layers would still be taken to read the same, of the same posteriors."""
+        if len(shared) != self.uses or [layer.estimator for layer in self.layers] != self.estimators:
+            return False
+        for layer, whole in self.choosing:
+            if _draws_whole(layer, shared) != whole:
+                return False
+        return self.facts.hold()
+
+
+def _draws_whole(layer: BayesianLayer, shared: set[str]) -> bool:
+    """Whether a layer is taken to read its weights, rather than to let their noise enter its output otherwise."""
+    if layer.contraction is None or not layer.estimator.chooses or layer.last_choice is None:
+        return True
+    return isinstance(layer.last_choice[1], WeightSample) or layer._home("weight").name in shared
+
+
+def _may_draw_whole(layer: BayesianLayer, shared: set[str]) -> bool:
+    """Whether it ever reads them."""
+    if layer.contraction is None or layer._home("weight").name in shared:
+        return True
+    return not layer.contraction.picks_rows and (layer.estimator.chooses or isinstance(layer.estimator, WeightSample))
+
+
+def _homes(layer: BayesianLayer) -> list[Home]:
+    return [layer._home(name) for name in layer.qualified]
