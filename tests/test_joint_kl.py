@@ -14,8 +14,7 @@ from torch import Tensor, nn
 import bayesrule as br
 from bayesrule.kernels import JointDivergence
 from bayesrule.kernels.native import is_there
-from bayesrule.nn.home import kls_of_homes
-from bayesrule.nn.joint_kl import _known
+from bayesrule.nn.home import Home, kls_of_homes
 
 pytestmark = pytest.mark.skipif(not is_there(), reason="needs a C compiler")
 
@@ -63,15 +62,19 @@ def test_together_they_are_the_sum_of_all(asked: list[bool]) -> None:
     with torch.no_grad():
         br.kl(bnn)
     assert asked == [True, True]
-    known = _known[bnn]
-    assert known.joint is not None
-    assert {home.name for home in known.others} == {"0.weight", "4.weight"}  # a convolution, and a large matrix
+    assert {home.name for home in found_apart(bnn)} == {"4.weight"}  # a large matrix
     bnn(torch.randn(4, 2, 6, 6))  # layers that find the sums of squares
     assert_exact(bnn)
     with torch.no_grad():
         for parameter in bnn.parameters():
             parameter.mul_(1.1)
     assert_exact(bnn)
+
+
+def found_apart(bnn: nn.Module) -> list[Home]:
+    joint = bnn.together._kl
+    assert joint is not None
+    return joint.others
 
 
 def homes_of(bnn: nn.Module) -> list[nn.Module]:

@@ -7,11 +7,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
-from torch.utils.checkpoint import checkpoint
+from torch import Tensor
 
-import bayesrule as br
 from bayesrule.kernels import ParameterTap, StoredParameters, diagonal_divergence, ktied_divergence, ktied_weight
 from bayesrule.kernels.divergence_operators import diagonal_number_and_slopes, ktied_number_and_slopes
 from bayesrule.kernels.ktied_linear import ktied_linear, ktied_linear_reference
@@ -71,24 +68,6 @@ def test_local_noise(size: tuple[int, int, int, int], bias: str) -> None:
     inputs = x, weight, *logs[:2], noise, *logs[2:]
     assert ktied.adds_noise(x, *logs[:2], noise)
     assert_same_as_in_float64(ktied_linear, ktied_linear_reference, inputs)
-
-
-def drawn_linear(x: Tensor, mean: Tensor, fan_in: Tensor, fan_out: Tensor, *rest: Tensor | None) -> DrawnOutput:
-    return ktied_drawn_linear(x, StoredParameters((mean, fan_in, fan_out), ParameterTap()), *rest)
-
-
-@pytest.mark.parametrize("bias", ["none", "plain", "random"])
-@pytest.mark.parametrize("size", SIZES, ids=str)
-def test_a_layer_at_a_draw(size: tuple[int, int, int, int], bias: str) -> None:
-    """The gradient of the draws, too, which others may read."""
-    x, mean, *logs = layer_inputs(*size, bias)
-    noise = single(size[2], size[1], seed=8).detach()
-    inputs = x, mean, *logs[:2], noise, *logs[2:]
-
-    def together(function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Tensor]:
-        return lambda *given: torch.cat([each.flatten() for each in function(*given) if each is not None])
-
-    assert_same_as_in_float64(together(drawn_linear), together(ktied_drawn_linear_reference), inputs)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -179,20 +158,8 @@ def test_inputs_without_variance_have_the_gradients_of_the_reference(value: floa
 
 def test_gradients_of_gradients() -> None:
     x, weight, *logs = layer_inputs(6, 9, 5, 2, "random")
-    for function, reference, shape in (
-        (ktied_linear, ktied_linear_reference, (6, 5)),
-        (lambda *given: drawn_linear(*given)[0], lambda *given: ktied_drawn_linear_reference(*given)[0], (5, 9)),
-    ):
-        noise = single(*shape, seed=8).detach()
-        inputs = x, weight, *logs[:2], noise, *logs[2:]
-        wide = double(inputs)
-        results = []
-        for of, given in ((function, inputs), (reference, wide)):
-            free = [each for each in given if each is not None and each.requires_grad]
-            first = torch.autograd.grad(of(*given).square().sum(), free, create_graph=True)
-            results.append(slopes(torch.cat([each.flatten() for each in first]), free))
-        for mine, theirs in zip(*results, strict=True):
-            assert_relative(mine, theirs, 1e-5)
+    inputs = x, weight, *logs[:2], single(6, 5, seed=8).detach(), *logs[2:]
+    assert_same_second_derivatives(ktied_linear, ktied_linear_reference, inputs)
 
 
 def test_only_tensors_that_fit_are_read() -> None:
@@ -227,55 +194,3 @@ def test_several_threads_share_large_matrices() -> None:
     finally:
         torch.set_num_threads(1)
     assert serves(1 << 30, x)
-
-
-class Reader(nn.Module):
-    """Uses a weight in a layer and by itself, which a trace of the layer's call shows or not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(9, 7)
-        self.seen: list[Tensor] = []
-
-    def forward(self, x: Tensor) -> Tensor:
-        output = self.layer(x)
-        self.seen = [self.layer.weight, self.layer.bias]
-        return output + 0 * sum(each.sum() for each in self.seen)
-
-
-def test_who_reads_a_weight_after_the_layer_gets_its_draw() -> None:
-    bnn = br.bayesianize(Reader(), br.KTied(2, 0.3), estimator=br.WeightSample())
-    bnn.draws.shared.clear()  # as where conversion could not know of the second use
-    x = torch.randn(4, 9)
-    output = bnn(x)
-    assert output.grad_fn is not None
-    weight, bias = bnn.module.seen
-    assert type(weight.grad_fn).__name__ == "_DrawnLinearBackward"
-    torch.testing.assert_close(output, x @ weight.mT + bias)
-    before = weight.detach().clone()
-    bnn(x)
-    assert not torch.equal(before, bnn.module.seen[0])
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("shape", [(6, 9), (2, 3, 9)])
-def test_a_seed_means_the_same_draw_however_it_is_used(shape: tuple[int, ...], bias: bool) -> None:
-    """Where tensors that are saved are watched, a layer and its draw are apart."""
-    torch.manual_seed(1)
-    net = nn.Linear(9, 7, bias=bias)
-    bnn = br.bayesianize(net, br.KTied(2, 0.3), estimator=br.WeightSample())
-    x = torch.randn(shape)
-
-    def outputs(run: Callable[[], Tensor]) -> list[Tensor]:
-        torch.manual_seed(5)
-        output = run()
-        return [output, *torch.autograd.grad(output.square().sum(), list(bnn.parameters()))]
-
-    def apart() -> Tensor:
-        with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
-            return bnn(x)
-
-    together = outputs(lambda: bnn(x))
-    for run in (apart, lambda: checkpoint(bnn, x, use_reentrant=False)):
-        for mine, theirs in zip(outputs(run), together, strict=True):
-            assert torch.equal(mine, theirs)

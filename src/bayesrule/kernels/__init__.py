@@ -11,7 +11,7 @@ from bayesrule.kernels.divergence import (
 )
 from bayesrule.kernels.eager import untransformed
 from bayesrule.kernels.fast_noise import FastNoise
-from bayesrule.kernels.joint import Piece, diagonal_piece, ktied_piece
+from bayesrule.kernels.joint import Joint, Piece, diagonal_piece, ktied_piece
 from bayesrule.kernels.joint_divergence import JointDivergence, Term
 from bayesrule.kernels.joint_draw import DrawnKL, JointDraw
 from bayesrule.kernels.ktied_layer import ktied_output
@@ -29,6 +29,7 @@ __all__ = [
     "BiasLaw",
     "DrawnKL",
     "FastNoise",
+    "Joint",
     "JointDivergence",
     "JointDraw",
     "LinkedKL",

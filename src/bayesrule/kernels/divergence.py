@@ -72,7 +72,7 @@ def linked_diagonal_divergence(stored: StoredParameters, centre: float, precisio
 
 
 def linked_ktied_divergence(stored: StoredParameters, precision: float) -> LinkedKL | None:
-    """`ktied_divergence` likewise, of a mean, log U and log V; with the mean's part, for ``m₀ = 0``."""
+    """`ktied_divergence` likewise, of a mean, log U and log V, with the mean's part for ``m₀ = 0``."""
     return linked(stored, partial(_ktied_terms, precision=precision), partial(ktied_again, precision=precision))
 
 
@@ -92,7 +92,7 @@ def _ktied_terms(parameters: Parameters, squares: Tensor | None, precision: floa
 def diagonal_again(
     gradient: Tensor, parameters: Parameters, centre: float, precision: float
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of `linked_diagonal_divergence` in plain operations, where they are differentiated in their turn."""
+    """The gradients of `linked_diagonal_divergence` in plain operations, which can be differentiated."""
     mean, log_std = parameters
     return _diagonal_by_autograd(gradient, mean, log_std, centre, precision)
 

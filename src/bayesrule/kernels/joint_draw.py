@@ -1,7 +1,7 @@
 """A draw of all small matrices and vectors of a model by one call of the compiled library, and one node.
 
-What such a draw costs is calls, not numbers. Its noise is made from a seed, and again for the gradient. A KL of the same
-parameters can be an output of this node, so that each of their gradients is made once, and whole.
+What such a draw costs is calls, not numbers. Its noise is made from a seed, and again for the gradient. A KL of the
+same parameters can be an output of this node, so that each of their gradients is made once, and whole.
 """
 
 from __future__ import annotations
@@ -85,14 +85,13 @@ class JointDraw(Joint):
     def __init__(self, pieces: Sequence[Piece], places: Sequence[int]) -> None:
         super().__init__(pieces)
         self.places = (ctypes.c_long * len(places))(*places)
-        self.means_lie, self.owners = Lie(self.means), [i for i, piece in enumerate(pieces) for _ in piece.stored.parameters]
+        self.means_lie = Lie(self.means)
+        self.owners = [index for index, piece in enumerate(pieces) for _ in piece.stored.parameters]
         self.entries = sum(parameter.numel() for parameter in self.parameters)
         self.kept = function("draws_kept")(len(pieces), self.sizes) if is_there() else 0
 
-    def draw(self, seed: int) -> tuple[list[Tensor], DrawnKL] | None:
-        """A draw of each, as its mean lies, and where a KL may join; None where plain operations have to serve."""
-        if not self.served():
-            return None
+    def draw(self, seed: int) -> tuple[list[Tensor], DrawnKL]:
+        """A draw of each, as its mean lies, where they are `served`; and where a KL may join."""
         kl = DrawnKL(self.parameters)
         *drawn, link = _Draws.apply(self, seed, kl, *self.parameters)
         kl.expect(link)

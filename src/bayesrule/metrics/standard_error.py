@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 from jaxtyping import Float64
@@ -37,4 +36,4 @@ def mean_and_sem(values: Tensor) -> MeanAndSem:
     values = values.double().flatten()
     mean = values.mean()
     squares = (values - mean).square().sum()
-    return MeanAndSem(mean, (squares / (len(values) - 1)).sqrt() / math.sqrt(len(values)))
+    return MeanAndSem(mean, (squares / (len(values) * (len(values) - 1))).sqrt())

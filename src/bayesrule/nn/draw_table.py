@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from bayesrule.kernels import DrawnKL, FastNoise, JointDraw, untransformed
-from bayesrule.kernels.native import is_there
 from bayesrule.nn.home import Home, full_precision
 from bayesrule.nn.seed_history import SeedHistory
 from bayesrule.random import NoiseSource, fresh_seed, in_graph, replayable, seeded
@@ -44,7 +43,7 @@ class DrawTable:
         self._history = SeedHistory()
 
     def begin(self, *, seeded: bool = False) -> None:
-        """A call begins that keeps its draws, if it is the outermost; ``seeded`` ones choose the seed of shared draws."""
+        """A call begins that keeps its draws, if it is the outermost; ``seeded`` ones choose shared seeds."""
         if self._depth == 0:
             self._seeded = seeded and bool(self.shared) and not in_graph()
             self._seed = fresh_seed() if self._seeded else None
@@ -108,24 +107,23 @@ class DrawTable:
 
     @property
     def may_draw_ahead(self) -> bool:
-        """Whether a pass that begins may have its draws made by compiled code, from a seed."""
-        ours = self._depth == 1 and self._given is None and not self._at_mean and type(self.noise) is FastNoise
-        return ours and untransformed() and is_there()
+        """Whether a pass that begins may have its draws made by other code, from a seed."""
+        return self._depth == 1 and self.random and type(self.noise) is FastNoise and untransformed()
 
     def draw_ahead(self, homes: Sequence[Home], joint: JointDraw | None) -> DrawnKL | None:
         """Draw what will be read in the pass that begins; all else that is drawn in it has noise of the same seed.
 
         Args:
             homes: Whose posteriors.
-            joint: They, where there are any.
+            joint: They, where there are any, which the library serves.
         """
         seed = self._seed if replayable(self.noise) else None
         if seed is None:
             seed = fresh_seed(cast(FastNoise, self.noise).generator)
-        found = None if joint is None else joint.draw(seed)
-        draws = () if found is None else zip(homes, found[0], strict=True)
+        drawn, kl = ((), None) if joint is None else joint.draw(seed)
+        draws = zip(homes, drawn, strict=True)
         self._ahead = seed, _mode(), {home.name: (home, draw) for home, draw in draws}
-        return None if found is None else found[1]
+        return kl
 
     def tensor(self, home: Home, name: str) -> Tensor:
         """The parameter ``name`` of this root call, in its own layout."""
@@ -149,16 +147,18 @@ class DrawTable:
                 return parts
             if home.name not in self.shared:
                 self._demote(home)
-        parts = self._by_compiled_code(home, seed)
-        if parts is None:
-            source = self.noise if seed is None else seeded(self.noise, home.mean.device, seed, home.name)
-            with _apart(home):
-                posterior = home()
-                parts = posterior.split(posterior.from_noise(posterior.noise_from(source)))
+        drawn = self._by_compiled_code(home, seed)
+        parts = self._in_general(home, seed) if drawn is None else {home.name: drawn}
         self._drawn[home.name] = parts, torch.is_grad_enabled()
         return parts
 
-    def _by_compiled_code(self, home: Home, seed: int | None) -> dict[str, Tensor] | None:
+    def _in_general(self, home: Home, seed: int | None) -> dict[str, Tensor]:
+        source = self.noise if seed is None else seeded(self.noise, home.mean.device, seed, home.name)
+        with _apart(home):
+            posterior = home()
+            return posterior.split(posterior.from_noise(posterior.noise_from(source)))
+
+    def _by_compiled_code(self, home: Home, seed: int | None) -> Tensor | None:
         """What was drawn ahead, or is drawn now by the same code and noise; None where the general form has to serve.
 
         A region that is checkpointed finds nothing drawn ahead when it is recomputed. There a posterior used once draws
@@ -168,14 +168,14 @@ class DrawTable:
             return None
         if self._ahead is not None and self._ahead[1] == _mode():
             kept, draw = self._ahead[2].get(home.name, _NOTHING)
-            if kept is home and draw is not None:
-                return {home.name: draw}
+            if kept is home:
+                return draw
             seed = self._ahead[0] if seed is None else seed
         piece = home.posterior.piece() if seed is not None and type(self.noise) is FastNoise else None
         if seed is None or piece is None:
             return None
-        drawn = JointDraw([piece], [place_of(home.name)]).draw(seed)
-        return None if drawn is None else {home.name: drawn[0][0]}
+        alone = JointDraw([piece], [place_of(home.name)])
+        return alone.draw(seed)[0][0] if alone.served() else None
 
     def _seed_for(self, home: Home) -> int | None:
         """The root call's seed, for a home used several times; None for the others, and where noise is not ours."""
@@ -205,7 +205,8 @@ def _apart(home: Home) -> Iterator[None]:
     A checkpointed region must save the same tensors in the same order when it is recomputed, though a draw that it
     found made is then its own to make: so what a draw saves for its gradient is kept apart.
     """
-    kept: Any = nullcontext() if torch.compiler.is_compiling() or _hooks() is None else saved_tensors_hooks(Tensor.detach, _itself)
+    watched = not torch.compiler.is_compiling() and _hooks() is not None
+    kept: Any = saved_tensors_hooks(Tensor.detach, _itself) if watched else nullcontext()
     with kept, full_precision(home):
         yield
 

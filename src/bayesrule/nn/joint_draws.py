@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from bayesrule.estimators import WeightSample
-from bayesrule.kernels import JointDraw
+from bayesrule.kernels import Joint, JointDraw
 from bayesrule.nn.draw_table import place_of
 from bayesrule.nn.home import Home, HomeFacts
 from bayesrule.nn.layer import BayesianLayer
@@ -31,12 +31,16 @@ class JointDraws:
         self.choosing = [each for each in self.whole if each[0].estimator.chooses]
         homes = {home.name: home for layer in reading for home in _homes(layer)}
         pieces = {name: piece for name, home in homes.items() if (piece := home.posterior.piece()) is not None}
-        self.possible = bool(pieces)
+        self.all = Joint(list(pieces.values())) if pieces else None
         read = {home.name for layer, whole in self.whole if whole for home in _homes(layer)}
         self.names = [name for name in pieces if name in read]
         self.facts = HomeFacts(homes[name] for name in self.names)
         places = [place_of(name) for name in self.names]
         self.joint = JointDraw([pieces[name] for name in self.names], places) if self.names else None
+
+    def served(self) -> bool:
+        """Whether the compiled library draws whatever layers may read of these."""
+        return self.all is not None and self.all.served()
 
     def fit(self, shared: set[str]) -> bool:
         """Whether the layers would still be taken to read the same, of the same posteriors."""

@@ -33,7 +33,7 @@ class Together:
         draws = self._draws
         if draws is None or not draws.fit(table.shared):
             draws = self._draws = JointDraws(model, table.shared)
-        if draws.possible:
+        if draws.served():
             self._last = draws.joint, table.draw_ahead(draws.facts.homes, draws.joint)
 
     def kl(self, homes: list[Home]) -> Tensor:
