@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesrule.kernels.plain_gradients import gradients_again
+from bayesrule.kernels.plain_gradients import gradients_again, to_be_differentiated
 
 
 def diagonal_linear(x: Tensor, weight: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ class _DiagonalLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, log_std, variances, ratio = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if to_be_differentiated(gradient):
             noise = ratio * (x.detach().square() @ variances).sqrt()
             inputs = x, weight, log_std, noise
             return gradients_again(inputs, diagonal_linear_reference, [gradient])

@@ -19,6 +19,7 @@ from bayesrule.kernels.divergence_operators import (
 from bayesrule.kernels.eager import ordinary_on_cpu
 from bayesrule.kernels.linked_kl import LinkedKL, Parameters, ValueAndTerms
 from bayesrule.kernels.operators import has_kernels, takes_kernel
+from bayesrule.kernels.plain_gradients import to_be_differentiated
 from bayesrule.kernels.sum_log_product import sum_log_product
 from bayesrule.kernels.tap import StoredParameters, linked
 
@@ -136,7 +137,7 @@ class _DiagonalDivergence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         mean, log_std, *slopes = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if to_be_differentiated(gradient):
             found: Any = _diagonal_by_autograd(gradient, mean, log_std, ctx.centre, ctx.precision)
         else:
             found = torch._foreach_mul(slopes, gradient)
@@ -154,7 +155,7 @@ class _KTiedDivergence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         fan_in_logs, fan_out_logs, *slopes = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if to_be_differentiated(gradient):
             found: Any = _ktied_by_autograd(gradient, fan_in_logs, fan_out_logs, ctx.precision)
         else:
             found = torch._foreach_mul(slopes, gradient)
@@ -172,10 +173,13 @@ def _ktied_by_autograd(
     gradient: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, precision: float
 ) -> tuple[Tensor | None, ...]:
     """Likewise."""
-    logs = fan_in_logs, fan_out_logs
-    factors = [log.exp() for log in logs]
-    grams = [factor.mT @ factor for factor in factors]
-    value = 0.5 * precision * (grams[0] * grams[1]).sum() - sum_log_product(*factors)
+    logs, further = (fan_in_logs, fan_out_logs), torch.is_grad_enabled()
     wanted = [log for log in logs if log.requires_grad]
-    found = iter(torch.autograd.grad(value, wanted, gradient, create_graph=True))
-    return tuple(next(found) if log.requires_grad else None for log in logs)
+    if not wanted:
+        return None, None
+    with torch.enable_grad():
+        factors = [log.exp() for log in logs]
+        grams = [factor.mT @ factor for factor in factors]
+        value = 0.5 * precision * (grams[0] * grams[1]).sum() - sum_log_product(*factors)
+    found = iter(torch.autograd.grad(value, wanted, create_graph=further))
+    return tuple(gradient * next(found) if log.requires_grad else None for log in logs)

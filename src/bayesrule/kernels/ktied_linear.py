@@ -86,7 +86,7 @@ class _KTiedLinear(torch.autograd.Function):
         saved = ctx.saved_tensors  # read once, as activation checkpointing wants it
         x, weight, *logs, bias, bias_logs, bias_noise = saved[:7]
         fan_in_pairs, fan_out_pairs, narrow, ratio, spread = saved[7:]
-        if torch.is_grad_enabled():
+        if to_be_differentiated(gradient):
             noise = ratio * (narrow.mT @ fan_out_pairs).sqrt()
             inputs = x, weight, *logs, noise, bias, bias_logs, bias_noise
             return gradients_again(inputs, ktied_linear_reference, [gradient])

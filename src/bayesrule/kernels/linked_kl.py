@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bayesrule.cuda_graphs import DIVERGENCE, total_beside
 from bayesrule.errors import InvalidArgument
+from bayesrule.kernels.plain_gradients import to_be_differentiated
 
 Parameters = tuple[Tensor, ...]
 Terms = tuple[tuple[Tensor, float], ...]
@@ -76,7 +77,7 @@ class _Total(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         check_unchanged([tensor for kl in ctx.kls for tensor in kl.inputs], ctx.versions)
-        if torch.is_grad_enabled():
+        if to_be_differentiated(gradient):
             found = (
                 [gradient] if kl.differentiable is None else kl.differentiable(gradient, kl.inputs) for kl in ctx.kls
             )

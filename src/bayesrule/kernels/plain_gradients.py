@@ -26,12 +26,13 @@ def gradients_again(
         reference: The node in plain operations: its outputs, or its only one.
         slopes: The gradients of the outputs, None where nobody used one.
     """
-    wanted = [tensor for tensor in inputs if tensor is not None and tensor.requires_grad]
     further = torch.is_grad_enabled()
-    with torch.enable_grad():
-        outputs = reference(*inputs)
+    with torch.enable_grad():  # by names of their own: an input may have come about by another one
+        named = [each.view_as(each) if each is not None and each.requires_grad else each for each in inputs]
+        outputs = reference(*named)
+    wanted = [each for each in named if each is not None and each.requires_grad]
     told = [each for each in zip([outputs] if isinstance(outputs, Tensor) else outputs, slopes, strict=True)
             if each[1] is not None]  # fmt: skip
     values, gradients = zip(*told, strict=True)
     found = iter(torch.autograd.grad(values, wanted, gradients, create_graph=further, allow_unused=True))
-    return tuple(next(found) if tensor is not None and tensor.requires_grad else None for tensor in inputs)
+    return tuple(next(found) if each is not None and each.requires_grad else None for each in named)

@@ -21,6 +21,7 @@ from bayesrule.kernels.linked_kl import (
     check_unchanged,
     versions_of,
 )
+from bayesrule.kernels.plain_gradients import to_be_differentiated
 from bayesrule.kernels.sums import add_multiples, cast_with_squares
 
 FEWEST_ENTRIES = 1 << 17
@@ -214,7 +215,7 @@ def _zero(dtype: torch.dtype) -> Tensor:
 
 def _joined(ctx: Any, gradients: list[Tensor | None], of_kl: Tensor) -> list[Tensor]:
     check_unchanged(ctx.parameters, ctx.versions)
-    if torch.is_grad_enabled():
+    if to_be_differentiated(of_kl, *gradients):
         slopes = ctx.slopes.differentiable(of_kl, ctx.parameters)
         return [slope if each is None else each + slope for each, slope in zip(gradients, slopes, strict=True)]
     return add_multiples(gradients, ctx.slopes.terms, of_kl, in_place=not ctx.slopes.shared)

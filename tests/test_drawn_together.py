@@ -1,0 +1,263 @@
+"""A model whose small weights are drawn together before a pass: the same numbers and gradients, whoever reads them."""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import bayesrule as br
+from bayesrule.kernels import FastNoise
+from bayesrule.kernels.native import is_there
+from bayesrule.nn.home import kls_of_homes
+from kernel_checks import assert_relative
+
+pytestmark = pytest.mark.skipif(not is_there(), reason="needs a C compiler")
+
+
+class Net(nn.Module):
+    """A convolution, dense layers with and without biases, and a weight that is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.wide, self.twice = nn.Conv2d(2, 5, 3), nn.Linear(80, 30), nn.Linear(30, 30)
+        self.head = nn.Linear(30, 3, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.wide(torch.tanh(self.conv(x)).flatten(1)))
+        return self.head(self.twice(torch.tanh(self.twice(x))))
+
+
+X, Y = torch.randn(4, 2, 6, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 1])
+
+
+def model(net: nn.Module | None = None) -> br.nn.BayesianModule:
+    torch.manual_seed(1)
+    return br.bayesianize(net or Net(), br.KTied(2, 0.2), br.Normal(0.5), estimator=br.WeightSample())
+
+
+def nodes(tensor: Tensor) -> set[str]:
+    found, left = {}, [tensor.grad_fn]
+    while left:
+        node = left.pop()
+        if node is not None and id(node) not in found:
+            found[id(node)] = node
+            left += [each for each, _ in node.next_functions]
+    return {type(node).__name__ for node in found.values()}
+
+
+def at_given_draws(bnn: br.nn.BayesianModule, draws: dict[str, Tensor]) -> tuple[list[Tensor], Tensor]:
+    """In float64: the loss of a pass with these draws, W = mean + std ε for the same ε."""
+    wide = copy.deepcopy(bnn).double()
+    weights = {}
+    for name, home in wide.homes().items():
+        posterior = home()
+        with torch.no_grad():
+            draw = draws[name].double()
+            event = home.posterior._event(draw) if draw.ndim > 1 else draw
+            noise = (event - posterior.mean) / posterior.variance.sqrt()
+        weights |= posterior.split(posterior.from_noise(noise))
+    loss = F.cross_entropy(wide.at(weights, X.double()), Y)
+    total = loss + torch.stack(list(kls_of_homes(wide.homes().values()).values())).sum() / 50
+    return list(torch.autograd.grad(total, list(wide.parameters()))), total
+
+
+def test_a_training_step_of_a_model_is_one_node_with_the_exact_gradient() -> None:
+    bnn = model()
+    seen: dict[str, Tensor] = {}
+    hook = bnn.module.head.register_forward_hook(
+        lambda *_: seen.update({name: bnn.draws.tensor(home, name).detach() for name, home in bnn.homes().items()})
+    )
+    loss = F.cross_entropy(bnn(X), Y) + br.kl(bnn) / 50
+    hook.remove()
+    assert {name for name in nodes(loss) if name.startswith("_")} == {"_DrawsBackward"}
+    want, total = at_given_draws(bnn, seen)
+    assert_relative(loss, total, 1e-5)
+    loss.backward()
+    for mine, theirs in zip(bnn.parameters(), want, strict=True):
+        assert mine.grad is not None
+        assert_relative(mine.grad, theirs, 1e-4)
+
+
+def gradients(bnn: br.nn.BayesianModule, run: Callable[[br.nn.BayesianModule], object]) -> list[Tensor]:
+    bnn.zero_grad()
+    torch.manual_seed(5)
+    run(bnn)
+    return [parameter.grad.clone() for parameter in bnn.parameters() if parameter.grad is not None]
+
+
+def apart(bnn: br.nn.BayesianModule) -> None:
+    F.cross_entropy(bnn(X), Y).backward()
+    (br.kl(bnn) / 50).backward()
+
+
+def kl_first(bnn: br.nn.BayesianModule) -> None:
+    loss, kl = F.cross_entropy(bnn(X), Y), br.kl(bnn) / 50
+    kl.backward()
+    loss.backward()
+
+
+def kl_twice(bnn: br.nn.BayesianModule) -> None:
+    (F.cross_entropy(bnn(X), Y) + br.kl(bnn) / 100 + br.kl(bnn) / 100).backward()
+
+
+def kl_before(bnn: br.nn.BayesianModule) -> None:
+    (br.kl(bnn) / 50 + F.cross_entropy(bnn(X), Y)).backward()
+
+
+def kl_in_half_precision_steps(bnn: br.nn.BayesianModule) -> None:
+    (128 * (F.cross_entropy(bnn(X), Y) + br.kl(bnn) / 50)).backward()  # as a scaler of gradients does
+    for parameter in bnn.parameters():
+        parameter.grad /= 128
+
+
+def whole_is_checkpointed(bnn: br.nn.BayesianModule) -> None:
+    (F.cross_entropy(checkpoint(bnn, X, use_reentrant=False), Y) + br.kl(bnn) / 50).backward()
+
+
+def saved_tensors_are_watched(bnn: br.nn.BayesianModule) -> None:
+    with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+        loss = F.cross_entropy(bnn(X), Y)
+    (loss + br.kl(bnn) / 50).backward()
+
+
+WAYS = [apart, kl_first, kl_twice, kl_before, kl_in_half_precision_steps, whole_is_checkpointed,
+        saved_tensors_are_watched]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_however_the_loss_is_put_together_its_gradient_is_the_same(way: Callable[..., None]) -> None:
+    bnn = model()
+    bnn(X)
+    want = gradients(bnn, lambda bnn: (F.cross_entropy(bnn(X), Y) + br.kl(bnn) / 50).backward())
+    assert len(want) == len(list(bnn.parameters()))
+    for mine, theirs in zip(gradients(bnn, way), want, strict=True):
+        assert_relative(mine, theirs.double(), 1e-6)
+
+
+def test_two_passes_and_one_kl() -> None:
+    """As with several draws for a step."""
+    bnn = model()
+
+    def both(bnn: br.nn.BayesianModule) -> None:
+        (F.cross_entropy(bnn(X), Y) + F.cross_entropy(bnn(X), Y) + br.kl(bnn) / 50).backward()
+
+    def one_by_one(bnn: br.nn.BayesianModule) -> None:
+        F.cross_entropy(bnn(X), Y).backward()
+        F.cross_entropy(bnn(X), Y).backward()
+        (br.kl(bnn) / 50).backward()
+
+    for mine, theirs in zip(gradients(bnn, both), gradients(bnn, one_by_one), strict=True):
+        assert_relative(mine, theirs.double(), 1e-6)
+
+
+def test_gradients_can_be_zeroed_in_place_and_added_up() -> None:
+    bnn = model()
+    once = gradients(bnn, lambda bnn: F.cross_entropy(bnn(X), Y).backward())
+    for parameter, slope in zip(bnn.parameters(), once, strict=True):
+        assert torch.equal(parameter.grad, slope)
+    bnn.zero_grad(set_to_none=False)
+    assert not any(parameter.grad.any() for parameter in bnn.parameters())
+    for _ in range(2):
+        torch.manual_seed(5)
+        F.cross_entropy(bnn(X), Y).backward()
+    for parameter, slope in zip(bnn.parameters(), once, strict=True):
+        assert_relative(parameter.grad, 2 * slope.double(), 1e-6)
+
+
+def test_some_parameters_frozen() -> None:
+    bnn = model()
+    for home in bnn.homes().values():
+        home.mean.requires_grad_(False)
+    (F.cross_entropy(bnn(X), Y) + br.kl(bnn)).backward()
+    assert all((parameter.grad is not None) == parameter.requires_grad for parameter in bnn.parameters())
+    bnn.requires_grad_(False)
+    assert not (bnn(X).sum() + br.kl(bnn)).requires_grad
+
+
+def test_a_pass_is_let_go() -> None:
+    """What the KL may join is the node of the draws; of what came after it, nothing is kept alive."""
+    bnn = model()
+    x = torch.randn(4, 2, 6, 6).requires_grad_()
+    gone = weakref.ref(x)
+    output = bnn(x)
+    del x, output
+    assert gone() is None
+
+
+class Reader(nn.Module):
+    """Uses a weight in a layer and by itself, which a trace of the layer's call shows or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(9, 7)
+        self.seen: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        output = self.layer(x)
+        self.seen = [self.layer.weight, self.layer.bias]
+        return output + 0 * sum(each.sum() for each in self.seen)
+
+
+def test_who_reads_a_weight_after_the_layer_gets_its_draw() -> None:
+    bnn = br.bayesianize(Reader(), br.KTied(2, 0.3), estimator=br.WeightSample())
+    bnn.draws.shared.clear()  # as where conversion could not know of the second use
+    x = torch.randn(4, 9)
+    output = bnn(x)
+    weight, bias = bnn.module.seen
+    assert type(weight.grad_fn).__name__ == "_DrawsBackward"
+    torch.testing.assert_close(output, x @ weight.mT + bias)
+    before = weight.detach().clone()
+    bnn(x)
+    assert not torch.equal(before, bnn.module.seen[0])
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_seed_fixes_the_draws(own: bool) -> None:
+    bnn, generator = model(), torch.Generator() if own else None
+    bnn.draws.noise = FastNoise(generator)
+
+    def drawn(seed: int) -> Tensor:
+        torch.manual_seed(7) if own else torch.manual_seed(seed)
+        if generator is not None:
+            generator.manual_seed(seed)
+        return torch.stack([bnn(X), bnn(X)])
+
+    first = drawn(1)
+    assert not torch.equal(first[0], first[1])
+    assert torch.equal(drawn(1), first)
+    assert not torch.equal(drawn(2), first)
+
+
+def test_a_parameter_put_in_anothers_place_is_drawn_from() -> None:
+    bnn = model()
+    bnn(X)
+    posterior = bnn.homes()["head.weight"].posterior
+    for name, parameter in list(posterior.named_parameters()):
+        setattr(posterior, name, nn.Parameter(torch.full_like(parameter, -60.0 if "factor" in name else 0.0)))
+    assert not bnn(X).any()
+    (bnn(X).sum() + br.kl(bnn)).backward()
+    assert posterior.mean.grad is not None
+
+
+def test_a_layer_of_another_estimator_draws_for_itself() -> None:
+    """A layer with local noise has no use for what is drawn before the pass, nor does its bias change by it."""
+    torch.manual_seed(2)
+    bnn = br.bayesianize(nn.Sequential(nn.Linear(9, 7), nn.Tanh(), nn.Linear(7, 2)), br.KTied(2, 0.2))
+    bnn.module[0].estimator, bnn.module[2].estimator = br.LocalReparam(), br.WeightSample()
+    x, count, generator = torch.randn(1, 9), 2_000, torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        drawn = {name: each.rsample((count,), generator=generator) for name, each in br.posteriors(bnn).items()}
+        hidden = torch.tanh(x @ drawn["0.weight"] + drawn["0.bias"][:, None])
+        want = (hidden @ drawn["2.weight"] + drawn["2.bias"][:, None])[:, 0]
+        got = torch.cat([bnn(x) for _ in range(count)])
+    error = ((got.var(0) + want.var(0)) / count).sqrt()
+    assert ((got.mean(0) - want.mean(0)).abs() < 5.5 * error).all()  # of two numbers: one failure in 10⁷
+    torch.testing.assert_close(got.std(0), want.std(0), rtol=0.15, atol=0)  # six of its standard errors or more
