@@ -182,6 +182,13 @@ def test_some_parameters_frozen() -> None:
     assert not (bnn(X).sum() + br.kl(bnn)).requires_grad
 
 
+def test_a_model_made_in_inference_mode() -> None:
+    with torch.inference_mode():
+        bnn = model()
+        assert not torch.equal(bnn(X), bnn(X))
+        torch.testing.assert_close(br.kl(bnn), br.kl(model()), rtol=1e-6, atol=0)
+
+
 def test_a_pass_is_let_go() -> None:
     """What the KL may join is the node of the draws; of what came after it, nothing is kept alive."""
     bnn = model()

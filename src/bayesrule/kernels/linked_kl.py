@@ -48,7 +48,10 @@ _version = attrgetter("_version")
 
 def versions_of(parameters: Sequence[Tensor]) -> list[int]:
     """What `check_unchanged` compares."""
-    return list(map(_version, parameters))
+    try:
+        return list(map(_version, parameters))
+    except RuntimeError:  # a model that was made in inference mode, whose tensors have none, and no gradients
+        return []
 
 
 def check_unchanged(parameters: Sequence[Tensor], versions: list[int]) -> None:
