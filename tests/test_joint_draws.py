@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -20,32 +21,45 @@ from bayesrule.kernels import (
     diagonal_piece,
     ktied_piece,
 )
-from bayesrule.kernels.native import is_there, standard_normals
+from bayesrule.kernels.native import is_there
 from kernel_checks import assert_relative
 
-pytestmark = pytest.mark.skipif(not is_there(), reason="needs a C compiler")
+DEVICES = [
+    pytest.param("cpu", marks=pytest.mark.skipif(not is_there(), reason="needs a C compiler")),
+    pytest.param("cuda", marks=pytest.mark.gpu),
+]
+on_devices = pytest.mark.parametrize("device", DEVICES)
 
 SHAPES = [((5,), 0), ((3, 7), 1), ((1, 1), 2), ((6, 2, 3, 3), 2), ((17, 40), 3), ((4096,), 0), ((9, 33), 5)]
 """Of means, fan-out first, and ranks; a vector's is 0."""
 SEED, PRECISION, TOLERANCE = 2**62 - 3, 0.7, 3e-6
 
 
-def pieces() -> list[Piece]:
+def pieces(device: str) -> list[Piece]:
     torch.manual_seed(3)
     found = []
     for shape, rank in SHAPES:
         logs = [(math.prod(shape[1:]), rank), (shape[0], rank)] if rank else [shape]
-        tensors = [torch.randn(shape), *(0.5 * torch.randn(each) for each in logs)]
+        tensors = [each.to(device) for each in (torch.randn(shape), *(0.5 * torch.randn(each) for each in logs))]
         stored = StoredParameters(tuple(map(nn.Parameter, tensors)), ParameterTap())
         found.append(ktied_piece(stored) if rank else diagonal_piece(stored))
     assert None not in found
     return found
 
 
+def place_of(index: int) -> int:
+    return 2**63 - 1 - 10 * index
+
+
 def joint_of(some: list[Piece]) -> JointDraw:
-    joint = JointDraw(some, [2**63 - 1 - 10 * index for index in range(len(some))])
+    joint = JointDraw(some, list(map(place_of, range(len(some)))))
     assert joint.served()
+    assert joint.draws.ready()
     return joint
+
+
+def seed_of(joint: JointDraw, seed: int = SEED) -> Any:
+    return seed if joint.device.type == "cpu" else torch.tensor([seed], device=joint.device)
 
 
 def kl_of(joint: JointDraw) -> JointDivergence:
@@ -55,11 +69,11 @@ def kl_of(joint: JointDraw) -> JointDivergence:
 def exactly(joint: JointDraw) -> tuple[list[Tensor], list[Tensor], Tensor]:
     """The parameters in float64, the draws, and the KL."""
     wide = [parameter.detach().double().requires_grad_() for parameter in joint.parameters]
-    left, drawn, kl = iter(wide), [], torch.zeros((), dtype=torch.float64)
-    for piece, place in zip(joint.pieces, joint.places, strict=True):
+    left, drawn, kl = iter(wide), [], torch.zeros((), dtype=torch.float64, device=joint.device)
+    for index, piece in enumerate(joint.pieces):
         mean, logs = next(left), next(left)
         std = torch.einsum("ik,ok->oi", logs.exp(), next(left).exp()).reshape(mean.shape) if piece.rank else logs.exp()
-        drawn.append(mean + std * standard_normals(SEED + place, tuple(mean.shape)).double())
+        drawn.append(mean + std * joint.draws.normals(seed_of(joint), index).double())
         kl = kl + (0.5 * (PRECISION * (std**2 + mean**2) - 1 - math.log(PRECISION)) - std.log()).sum()
     return wide, drawn, kl
 
@@ -69,7 +83,7 @@ def weighted(drawn: list[Tensor]) -> Tensor:
     total = drawn[0].new_zeros(())
     for index, draw in enumerate(drawn):
         if index not in (2, 5):
-            along = torch.linspace(-1, 2, draw.numel(), dtype=torch.float64).to(draw.dtype)
+            along = torch.linspace(-1, 2, draw.numel(), dtype=torch.float64).to(draw)
             total = total + (draw.square() * along.reshape(draw.shape[::-1]).permute(*range(draw.ndim)[::-1])).sum()
     return total
 
@@ -82,10 +96,11 @@ LOSSES: dict[str, Loss] = {
 }
 
 
+@on_devices
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_draws_the_kl_and_their_gradients(loss: Loss) -> None:
-    joint = joint_of(pieces())
-    drawn, joining = joint.draw(SEED)
+def test_draws_the_kl_and_their_gradients(loss: Loss, device: str) -> None:
+    joint = joint_of(pieces(device))
+    drawn, joining = joint.draw(seed_of(joint))
     kl = joining.sum(kl_of(joint))
     wide, exact, exact_kl = exactly(joint)
     assert kl is not None
@@ -101,20 +116,23 @@ def test_draws_the_kl_and_their_gradients(loss: Loss) -> None:
                 assert_relative(mine, theirs, TOLERANCE)
 
 
-def test_a_draw_is_the_same_whatever_is_drawn_beside_it() -> None:
-    joint = joint_of(pieces())
-    together, _ = joint.draw(SEED)
-    for piece, place, draw in zip(joint.pieces, joint.places, together, strict=True):
-        (alone,), _ = JointDraw([piece], [place]).draw(SEED)
+@on_devices
+def test_a_draw_is_the_same_whatever_is_drawn_beside_it(device: str) -> None:
+    joint = joint_of(pieces(device))
+    together, _ = joint.draw(seed_of(joint))
+    for index, (piece, draw) in enumerate(zip(joint.pieces, together, strict=True)):
+        apart = JointDraw([piece], [place_of(index)])
+        (alone,), _ = apart.draw(seed_of(joint))
         assert torch.equal(alone, draw)
-        (other,), _ = JointDraw([piece], [place]).draw(SEED + 1)
+        (other,), _ = apart.draw(seed_of(joint, SEED + 1))
         assert not torch.equal(other, draw)
 
 
+@on_devices
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_gradients_of_gradients_and_batches_of_gradients(loss: Loss) -> None:
-    joint = joint_of(pieces()[:5])
-    drawn, joining = joint.draw(SEED)
+def test_gradients_of_gradients_and_batches_of_gradients(loss: Loss, device: str) -> None:
+    joint = joint_of(pieces(device)[:5])
+    drawn, joining = joint.draw(seed_of(joint))
     kl = joining.sum(kl_of(joint))
     assert kl is not None
     wide, exact, exact_kl = exactly(joint)
@@ -130,7 +148,7 @@ def test_gradients_of_gradients_and_batches_of_gradients(loss: Loss) -> None:
             assert mine is not None
             assert_relative(mine, theirs, 1e-5)
     outputs = loss(drawn, kl).expand(2), loss(exact, exact_kl).expand(2)
-    several = [torch.autograd.grad(output, parameters, torch.tensor([[1.0, 0.0], [2.0, 3.0]], dtype=output.dtype),
+    several = [torch.autograd.grad(output, parameters, torch.tensor([[1.0, 0.0], [2.0, 3.0]]).to(output),
                                    is_grads_batched=True, allow_unused=True, retain_graph=True)
                for output, parameters in zip(outputs, (joint.parameters, wide), strict=True)]  # fmt: skip
     for mine, theirs in zip(*several, strict=True):
@@ -138,9 +156,10 @@ def test_gradients_of_gradients_and_batches_of_gradients(loss: Loss) -> None:
             assert_relative(mine, theirs, TOLERANCE)
 
 
-def test_values_that_are_gone_are_refused() -> None:
-    joint = joint_of(pieces())
-    drawn, joining = joint.draw(SEED)
+@on_devices
+def test_values_that_are_gone_are_refused(device: str) -> None:
+    joint = joint_of(pieces(device))
+    drawn, joining = joint.draw(seed_of(joint))
     total = weighted(drawn)
     with torch.no_grad():
         joint.parameters[0].add_(1)

@@ -63,7 +63,7 @@ class JointDivergence(Joint):
 
     def number_and_slopes(self) -> tuple[float, Tensor] | None:
         """The sum of the KLs, and of each the slopes, one after another; None where plain operations have to serve."""
-        if not self.served():
+        if self.device.type != "cpu" or not self.served():
             return None
         slopes, value = self.parameters[0].new_empty(self.entries), ctypes.c_double()
         found = function("divergences")(

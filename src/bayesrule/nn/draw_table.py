@@ -37,7 +37,7 @@ class DrawTable:
         self._seeded = False
         self._drawn: dict[str, tuple[dict[str, Tensor], bool]] = {}
         self._estimated: set[str] = set()
-        self._ahead: tuple[int, object, dict[str, tuple[Home, Tensor]]] | None = None
+        self._ahead: tuple[int | None, object, dict[str, tuple[Home, Tensor]]] | None = None
         self._given: Mapping[str, Tensor] | None = None
         self._at_mean = False
         self._history = SeedHistory()
@@ -111,16 +111,20 @@ class DrawTable:
         return self._depth == 1 and self.random and type(self.noise) is FastNoise and untransformed()
 
     def draw_ahead(self, homes: Sequence[Home], joint: JointDraw | None) -> DrawnKL | None:
-        """Draw what will be read in the pass that begins; all else that is drawn in it has noise of the same seed.
+        """Draw what will be read in the pass that begins; on a CPU, what else is drawn then has noise of the same seed.
 
         Args:
             homes: Whose posteriors.
-            joint: They, where there are any, which the library serves.
+            joint: They, where there are any, which our own code draws.
         """
-        seed = self._seed if replayable(self.noise) else None
-        if seed is None:
-            seed = fresh_seed(cast(FastNoise, self.noise).generator)
-        drawn, kl = ((), None) if joint is None else joint.draw(seed)
+        generator, seed = cast(FastNoise, self.noise).generator, None
+        if joint is None or joint.device.type == "cpu":
+            seed = self._seed if replayable(self.noise) else None
+            seed = fresh_seed(generator) if seed is None else seed
+        drawn: Sequence[Tensor] = ()
+        kl = None
+        if joint is not None:
+            drawn, kl = joint.draw(joint.draws.fresh_seed(generator) if seed is None else seed)
         draws = zip(homes, drawn, strict=True)
         self._ahead = seed, _mode(), {home.name: (home, draw) for home, draw in draws}
         return kl
@@ -172,7 +176,7 @@ class DrawTable:
                 return draw
             seed = self._ahead[0] if seed is None else seed
         piece = home.posterior.piece() if seed is not None and type(self.noise) is FastNoise else None
-        if seed is None or piece is None:
+        if seed is None or piece is None or not piece.mean.is_cpu:
             return None
         alone = JointDraw([piece], [place_of(home.name)])
         return alone.draw(seed)[0][0] if alone.served() else None

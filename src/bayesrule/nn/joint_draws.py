@@ -33,14 +33,18 @@ class JointDraws:
         pieces = {name: piece for name, home in homes.items() if (piece := home.posterior.piece()) is not None}
         self.all = Joint(list(pieces.values())) if pieces else None
         read = {home.name for layer, whole in self.whole if whole for home in _homes(layer)}
-        self.names = [name for name in pieces if name in read]
+        self.names = [
+            name for name, piece in pieces.items() if name in read and (piece.mean.is_cpu or name not in shared)
+        ]
         self.facts = HomeFacts(homes[name] for name in self.names)
         places = [place_of(name) for name in self.names]
         self.joint = JointDraw([pieces[name] for name in self.names], places) if self.names else None
 
     def served(self) -> bool:
-        """Whether the compiled library draws whatever layers may read of these."""
-        return self.all is not None and self.all.served()
+        """Whether there is code for whatever layers may read of these; on a GPU, for what is drawn together."""
+        if self.all is None or not self.all.served():
+            return False
+        return self.all.device.type == "cpu" if self.joint is None else self.joint.draws.ready()
 
     def fit(self, shared: set[str]) -> bool:
         """Whether the layers would still be taken to read the same, of the same posteriors."""

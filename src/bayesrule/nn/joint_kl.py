@@ -28,7 +28,7 @@ class JointKL:
         by_mean = {id(term.piece.mean): term for term in terms if term is not None}
         means = [] if drawn is None else [id(mean) for mean in drawn.means]
         together = [by_mean.pop(mean) for mean in means] if all(mean in by_mean for mean in means) else []
-        apart = list(by_mean.values())
+        apart = [term for term in by_mean.values() if term.piece.mean.is_cpu]
         self.of_drawn = JointDivergence(together) if together else None
         self.apart = JointDivergence(apart) if len(apart) >= FEWEST else None
         served = {id(term.piece.mean) for term in (*together, *(apart if self.apart is not None else ()))}
@@ -39,7 +39,7 @@ class JointKL:
         return homes == self.facts.homes and drawn is self.drawn and self.facts.hold()
 
     def sum(self, kl: DrawnKL | None) -> Tensor | None:
-        """The KL of all together; None where plain operations have to serve."""
+        """The KL of all together; None where each has to be found for itself."""
         of_drawn = None if kl is None or self.of_drawn is None else kl.sum(self.of_drawn)
         asked = [self.apart] if of_drawn is not None else [self.of_drawn, self.apart]
         sums = [joint.sum() for joint in asked if joint is not None]

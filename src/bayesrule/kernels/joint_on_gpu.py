@@ -1,0 +1,127 @@
+"""Draws of small matrices and vectors by Triton kernels, and their KL to normal priors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bayesrule.kernels.joint import Joint
+from bayesrule.kernels.joint_divergence import JointDivergence
+from bayesrule.kernels.operators import fresh_noise_seed, seeded_normals
+from bayesrule.random import in_graph
+
+if TYPE_CHECKING:
+    from bayesrule.kernels.triton_joint import Tables
+
+_recorded: list[Tables] = []
+"""Which graphs read that may be replayed at any time."""
+
+
+class _KL(NamedTuple):
+    """What is known of a KL: of the pieces, centres and precisions, and what weighs the sums that a draw has found."""
+
+    divergence: JointDivergence
+    tables: Tables
+    priors: Tensor
+    weights: Tensor
+
+
+class DrawsOnGPU:
+    """As `Draws`, from seeds in the GPU's memory, where a captured graph gets new ones with every replay.
+
+    Args:
+        joint: What to draw.
+        places: As of `JointDraw`.
+    """
+
+    def __init__(self, joint: Joint, places: Sequence[int]) -> None:
+        self.joint, self.places = joint, places
+        self._made: tuple[list[int], Tables] | None = None
+        self._kl: _KL | None = None
+        shapes = [parameter.shape for parameter in joint.parameters]
+        self._of_logs = [shape for shape, mean in zip(shapes, _is_mean(joint), strict=True) if not mean]
+        self._log_sizes = [shape.numel() for shape in self._of_logs]
+
+    def ready(self) -> bool:
+        """Not where a graph is recorded, and parameters are not where they were."""
+        return self._tables() is not None
+
+    def _tables(self) -> Tables | None:
+        lie = list(map(Tensor.data_ptr, self.joint.parameters))
+        if self._made is None or self._made[0] != lie:
+            if in_graph():
+                return None
+            from bayesrule.kernels.triton_joint import Tables
+
+            self._made = lie, Tables(self.joint.pieces, self.places)
+        if in_graph() and self._made[1] not in _recorded:
+            _recorded.append(self._made[1])
+        return self._made[1]
+
+    def fresh_seed(self, generator: torch.Generator | None = None) -> Tensor:
+        """From torch's generator."""
+        return fresh_noise_seed(self.joint.device, generator)
+
+    def draw(self, seed: Tensor) -> tuple[list[Tensor], Tables, Tensor]:
+        """The link is what was found for the KL."""
+        tables = self._tables()
+        assert tables is not None  # who draws has asked
+        out, found = tables.draw(seed)
+        return self._views(out, tables), tables, found
+
+    def join(self, link: Tensor, kept: Tables, divergence: JointDivergence) -> tuple[Tensor, _KL] | None:
+        """Sums that the draw has found, weighed."""
+        if self._tables() is not kept:
+            return None
+        kl = self._kl
+        if kl is None or kl.divergence is not divergence or kl.tables is not kept:
+            if in_graph():
+                return None
+            kl = self._kl = _known(divergence, kept)
+        return torch.dot(link, kl.weights), kl
+
+    def of_kl(self, of_link: Tensor) -> Tensor:
+        """That of a zero in the link, of weight one."""
+        return of_link[0]
+
+    def gradients(
+        self, seed: Tensor, kept: Tables, given: list[Tensor | None], joined: _KL | None, of_link: Tensor | None
+    ) -> list[Tensor]:
+        """Views of two tensors."""
+        flat = torch.empty(kept.draws[-1], device=seed.device)
+        views = self._views(flat, kept)
+        used = [(view, gradient) for view, gradient in zip(views, given, strict=True) if gradient is not None]
+        if len(used) < len(views):
+            flat.zero_()
+        if used:
+            torch._foreach_copy_([view for view, _ in used], [gradient for _, gradient in used])
+        priors = None if of_link is None or joined is None else joined.priors
+        logs = kept.gradients(flat, seed, None if priors is None else of_link, priors)
+        means = iter(views)
+        of_logs = (each.view(shape) for each, shape in zip(logs.split(self._log_sizes), self._of_logs, strict=True))
+        return [next(means) if mean else next(of_logs) for mean in _is_mean(self.joint)]
+
+    def normals(self, seed: Tensor, index: int) -> Tensor:
+        """As the kernels make them."""
+        piece = self.joint.pieces[index]
+        rows, columns = (piece.sizes[1], piece.sizes[0]) if piece.rank else (1, piece.sizes[0])
+        return seeded_normals(seed + self.places[index], rows, columns, torch.float32).view(piece.mean.shape)
+
+    def _views(self, flat: Tensor, tables: Tables) -> list[Tensor]:
+        means = zip(self.joint.means, tables.draws, strict=False)
+        return [flat[start : start + mean.numel()].view(mean.shape) for mean, start in means]
+
+
+def _is_mean(joint: Joint) -> list[bool]:
+    return [index == 0 for piece in joint.pieces for index, _ in enumerate(piece.stored.parameters)]
+
+
+def _known(divergence: JointDivergence, tables: Tables) -> _KL:
+    priors = [(term.centre, term.precision) for term in divergence.terms]
+    squares = (0.5 * term.precision * term.centre**2 * term.piece.mean.numel() for term in divergence.terms)
+    constant = divergence.constant + math.fsum(squares)
+    return _KL(divergence, tables, torch.tensor(priors, device=divergence.device), tables.weights_of(priors, constant))
