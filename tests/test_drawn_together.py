@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 import torch
@@ -56,8 +57,13 @@ def model(device: str = "cpu") -> br.nn.BayesianModule:
 
 def nll_of(bnn: br.nn.BayesianModule) -> Tensor:
     """Of a pass."""
-    device = next(bnn.parameters()).device
-    return F.cross_entropy(bnn(X.to(device)), Y.to(device))
+    x, y = on(next(bnn.parameters()).device)
+    return F.cross_entropy(bnn(x), y)
+
+
+@cache
+def on(device: torch.device) -> tuple[Tensor, Tensor]:
+    return X.to(device), Y.to(device)
 
 
 def nodes(tensor: Tensor) -> set[str]:

@@ -30,7 +30,8 @@ DEVICES = [
 ]
 on_devices = pytest.mark.parametrize("device", DEVICES)
 
-SHAPES = [((5,), 0), ((3, 7), 1), ((1, 1), 2), ((6, 2, 3, 3), 2), ((17, 40), 3), ((4096,), 0), ((9, 33), 5)]
+SHAPES = [((5,), 0), ((3, 7), 1), ((1, 1), 2), ((6, 2, 3, 3), 2), ((17, 40), 3), ((4096,), 0), ((9, 33), 5),
+          ((2, 5), 1), ((130, 70), 2), ((3,), 0)]  # fmt: skip
 """Of means, fan-out first, and ranks; a vector's is 0."""
 SEED, PRECISION, TOLERANCE = 2**62 - 3, 0.7, 3e-6
 

@@ -42,8 +42,9 @@ class DrawsOnGPU:
         self.joint, self.places = joint, places
         self._made: tuple[list[int], Tables] | None = None
         self._kl: _KL | None = None
-        shapes = [parameter.shape for parameter in joint.parameters]
-        self._of_logs = [shape for shape, mean in zip(shapes, _is_mean(joint), strict=True) if not mean]
+        self._is_mean = [index == 0 for piece in joint.pieces for index, _ in enumerate(piece.stored.parameters)]
+        tensors = zip(joint.parameters, self._is_mean, strict=True)
+        self._of_logs = [tensor.shape for tensor, is_mean in tensors if not is_mean]
         self._log_sizes = [shape.numel() for shape in self._of_logs]
 
     def ready(self) -> bool:
@@ -92,18 +93,12 @@ class DrawsOnGPU:
         self, seed: Tensor, kept: Tables, given: list[Tensor | None], joined: _KL | None, of_link: Tensor | None
     ) -> list[Tensor]:
         """Views of two tensors."""
-        flat = torch.empty(kept.draws[-1], device=seed.device)
-        views = self._views(flat, kept)
-        used = [(view, gradient) for view, gradient in zip(views, given, strict=True) if gradient is not None]
-        if len(used) < len(views):
-            flat.zero_()
-        if used:
-            torch._foreach_copy_([view for view, _ in used], [gradient for _, gradient in used])
+        whole = [None if gradient is None else gradient.contiguous() for gradient in given]
         priors = None if of_link is None or joined is None else joined.priors
-        logs = kept.gradients(flat, seed, None if priors is None else of_link, priors)
-        means = iter(views)
-        of_logs = (each.view(shape) for each, shape in zip(logs.split(self._log_sizes), self._of_logs, strict=True))
-        return [next(means) if mean else next(of_logs) for mean in _is_mean(self.joint)]
+        means, logs = kept.gradients(whole, seed, None if priors is None else of_link, priors)
+        of_means = iter(self._views(means, kept))
+        of_logs = iter(each.view(shape) for each, shape in zip(logs.split(self._log_sizes), self._of_logs, strict=True))
+        return [next(of_means if is_mean else of_logs) for is_mean in self._is_mean]
 
     def normals(self, seed: Tensor, index: int) -> Tensor:
         """As the kernels make them."""
@@ -114,10 +109,6 @@ class DrawsOnGPU:
     def _views(self, flat: Tensor, tables: Tables) -> list[Tensor]:
         means = zip(self.joint.means, tables.draws, strict=False)
         return [flat[start : start + mean.numel()].view(mean.shape) for mean, start in means]
-
-
-def _is_mean(joint: Joint) -> list[bool]:
-    return [index == 0 for piece in joint.pieces for index, _ in enumerate(piece.stored.parameters)]
 
 
 def _known(divergence: JointDivergence, tables: Tables) -> _KL:

@@ -8,6 +8,7 @@ A vector is a matrix of one row and rank one. The noise of a seed is made again 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 import triton
@@ -20,6 +21,8 @@ from bayesrule.kernels.triton_noise import STRIP, four_parts, has_fast_sines, ro
 
 COLUMNS = 64
 """Of a tile, which has the rows of four strips."""
+TOGETHER = 8
+"""Gradients of one launch."""
 FACTOR_BLOCK = 256
 """Entries of a factor whose gradient a program adds up."""
 ALIGNED = 64
@@ -55,91 +58,122 @@ def _std(fan_in_logs, fan_out_logs, rows, columns, rank, row_ok, column_ok, K: t
 
 
 @kernel
-def _draw_kernel(
-    tiles, pieces, zero, seed_at, out, found, K: tl.constexpr, COLUMNS: tl.constexpr, FAST: tl.constexpr
-):  # fmt: skip
-    """``mean + S ∘ ε`` of a tile, and its sums for the KL."""
-    program = tl.program_id(0)
-    piece = pieces + FIELDS * tl.load(tiles + 3 * program)
-    block, columns = tl.load(tiles + 3 * program + 1).to(tl.int32), tl.arange(0, COLUMNS)
-    columns += tl.load(tiles + 3 * program + 2).to(tl.int32) * COLUMNS
-    mean, fan_in_logs, fan_out_logs = _floats(tl.load(piece)), _floats(tl.load(piece + 1)), _floats(tl.load(piece + 2))
-    fan_in, fan_out, rank = tl.load(piece + 3), tl.load(piece + 4), tl.load(piece + 5)
-    draw, seed = out + tl.load(piece + 6), tl.load(seed_at) + tl.load(piece + 7)
-    column_ok = columns < fan_in
-    first = rows_of_strip(block, 0)
-    at = first[:, None].to(tl.int64) * fan_in + columns[None, :]
-    entries = tl.load(mean + at, (first < fan_out)[:, None] & column_ok[None, :], 0.0)
-    squares, sides = four_parts(seed, block, columns, entries, FAST)
-    of_squares, of_means, of_sum = 0.0, 0.0, 0.0
-    logs = 0.0
-    for strip in tl.static_range(4):
-        rows = rows_of_strip(block, strip)
-        ok = (rows < fan_out)[:, None] & column_ok[None, :]
-        at = rows[:, None].to(tl.int64) * fan_in + columns[None, :]
-        entries = tl.load(mean + at, ok, 0.0)
-        std = _std(fan_in_logs, fan_out_logs, rows, columns, rank, rows < fan_out, column_ok, K)
-        tl.store(draw + at, entries + std * (tl.sqrt(squares[strip]) * sides[strip]), ok)
-        of_squares += tl.sum(std * std)
-        of_means += tl.sum(entries * entries)
-        of_sum += tl.sum(entries)
-        logs += tl.sum(tl.log(tl.where(ok, std, 1.0)))
-    at_found = found + BEFORE + VALUES * program
-    tl.store(at_found, of_squares)
-    tl.store(at_found + 1, of_means)
-    tl.store(at_found + 2, of_sum)
-    tl.store(at_found + 3, logs)
-    tl.store(found, 0.0, program == 0)
-    tl.store(found + 1, 1.0, program == 0)
+def _piece(tiles, pieces):
+    """Of a program: its piece and which it is, its block of rows and its tile of them, and the piece's sizes."""
+    at = tiles + 3 * tl.program_id(0)
+    index, block, tile = tl.load(at), tl.load(at + 1).to(tl.int32), tl.load(at + 2)
+    piece = pieces + FIELDS * index
+    return piece, index, block, tile, tl.load(piece + 3), tl.load(piece + 4), tl.load(piece + 5)
 
 
 @kernel
-def _gradient_kernel(
-    tiles, pieces, zero, seed_at, gradient, of_kl_at, priors, fan_in_parts, fan_out_parts,
-    K: tl.constexpr, PADDED: tl.constexpr, COLUMNS: tl.constexpr, KL: tl.constexpr, FAST: tl.constexpr,
-):  # fmt: skip
-    """The gradient in the mean, written over that in the draw, and a tile's parts of the sums for both factors."""
-    program = tl.program_id(0)
-    index, block = tl.load(tiles + 3 * program), tl.load(tiles + 3 * program + 1).to(tl.int32)
-    tile = tl.load(tiles + 3 * program + 2)
-    piece, columns = pieces + FIELDS * index, tile.to(tl.int32) * COLUMNS + tl.arange(0, COLUMNS)
+def _places(rows, columns, fan_in, fan_out):
+    """Where entries are, and which there are."""
+    at = rows[:, None].to(tl.int64) * fan_in + columns[None, :]
+    return at, (rows < fan_out)[:, None] & (columns < fan_in)[None, :]
+
+
+@kernel
+def _draw_kernel(tiles, pieces, seed_at, out, found, K: tl.constexpr, COLUMNS: tl.constexpr, FAST: tl.constexpr):
+    """``mean + S ∘ ε`` of a tile, and its sums for the KL."""
+    piece, _, block, tile, fan_in, fan_out, rank = _piece(tiles, pieces)
+    columns = tile.to(tl.int32) * COLUMNS + tl.arange(0, COLUMNS)
     mean, fan_in_logs, fan_out_logs = _floats(tl.load(piece)), _floats(tl.load(piece + 1)), _floats(tl.load(piece + 2))
-    fan_in, fan_out, rank = tl.load(piece + 3), tl.load(piece + 4), tl.load(piece + 5)
-    slopes, seed = gradient + tl.load(piece + 6), tl.load(seed_at) + tl.load(piece + 7)
-    of_rows = fan_out_parts + tl.load(piece + 11) + tile * fan_out * rank
+    draw, seed = out + tl.load(piece + 6), tl.load(seed_at) + tl.load(piece + 7)
+    at, ok = _places(rows_of_strip(block, 0), columns, fan_in, fan_out)
+    entries = tl.load(mean + at, ok, 0.0)
+    squares, sides = four_parts(seed, block, columns, entries, FAST)
+    of_squares, of_means, of_sum, logs = entries * 0.0, entries * 0.0, entries * 0.0, entries * 0.0
+    for strip in tl.static_range(4):
+        rows = rows_of_strip(block, strip)
+        at, ok = _places(rows, columns, fan_in, fan_out)
+        entries = tl.load(mean + at, ok, 0.0)
+        std = _std(fan_in_logs, fan_out_logs, rows, columns, rank, rows < fan_out, columns < fan_in, K)
+        tl.store(draw + at, entries + std * (tl.sqrt(squares[strip]) * sides[strip]), ok)
+        of_squares += std * std
+        of_means += entries * entries
+        of_sum += entries
+        logs += tl.log(tl.where(ok, std, 1.0))
+    at_found, is_first = found + BEFORE + VALUES * tl.program_id(0), tl.program_id(0) == 0
+    tl.store(at_found, tl.sum(of_squares))
+    tl.store(at_found + 1, tl.sum(of_means))
+    tl.store(at_found + 2, tl.sum(of_sum))
+    tl.store(at_found + 3, tl.sum(logs))
+    tl.store(found, 0.0, is_first)
+    tl.store(found + 1, 1.0, is_first)
+
+
+@kernel
+def _strip(
+    piece, gradient, of_mean, rows, columns, fan_in, fan_out, rank, used, square, side, of_kl, centre, precision,
+    K: tl.constexpr, KL: tl.constexpr,
+):  # fmt: skip
+    """The gradient in a strip's standard deviations; that in its means is written."""
+    at, ok = _places(rows, columns, fan_in, fan_out)
+    slope = tl.load(gradient + at, ok & used, 0.0)
+    of_std = slope * (tl.sqrt(square) * side)
+    if KL:
+        mean, fan_in_logs = _floats(tl.load(piece)), _floats(tl.load(piece + 1))
+        fan_out_logs = _floats(tl.load(piece + 2))
+        std = _std(fan_in_logs, fan_out_logs, rows, columns, rank, rows < fan_out, columns < fan_in, K)
+        of_std += tl.where(ok, of_kl * (precision * std - 1.0 / tl.where(ok, std, 1.0)), 0.0)
+        slope += of_kl * precision * (tl.load(mean + at, ok, 0.0) - centre)
+    tl.store(of_mean + at, slope, ok)
+    return of_std
+
+
+@kernel
+def _address(index, first, a0, a1, a2, a3, a4, a5, a6, a7):
+    """One of these numbers: a tensor of the gradients' addresses would have to be copied to the GPU in every step."""
+    some = tl.where(index == first, a0, tl.where(index == first + 1, a1, tl.where(index == first + 2, a2, a3)))
+    more = tl.where(index == first + 4, a4, tl.where(index == first + 5, a5, tl.where(index == first + 6, a6, a7)))
+    return tl.where(index < first + 4, some, more)
+
+
+@partial(kernel, general=("first", "a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7"))
+def _gradient_kernel(
+    tiles, pieces, seed_at, out, of_kl_at, priors, fan_in_parts, fan_out_parts, first, a0, a1, a2, a3, a4, a5, a6, a7,
+    K: tl.constexpr, COLUMNS: tl.constexpr, KL: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    """The gradient in the mean, from that in the draw, and a tile's parts of the sums for both factors."""
+    piece, index, block, tile, fan_in, fan_out, rank = _piece(tiles, pieces)
+    columns = tile.to(tl.int32) * COLUMNS + tl.arange(0, COLUMNS)
+    address = _address(index, first, a0, a1, a2, a3, a4, a5, a6, a7).to(tl.int64)
+    gradient, used = _floats(address), address != 0
+    of_mean, seed = out + tl.load(piece + 6), tl.load(seed_at) + tl.load(piece + 7)
     of_kl, centre, precision = 0.0, 0.0, 0.0
     if KL:
         of_kl, centre, precision = tl.load(of_kl_at), tl.load(priors + 2 * index), tl.load(priors + 2 * index + 1)
-    column_ok = columns < fan_in
-    first = rows_of_strip(block, 0)
-    at = first[:, None].to(tl.int64) * fan_in + columns[None, :]
-    slope = tl.load(slopes + at, (first < fan_out)[:, None] & column_ok[None, :], 0.0)
-    squares, sides = four_parts(seed, block, columns, slope, FAST)
-    sums = tl.zeros((PADDED, COLUMNS), tl.float32)
-    for strip in tl.static_range(4):
-        rows = rows_of_strip(block, strip)
-        row_ok = rows < fan_out
-        ok = row_ok[:, None] & column_ok[None, :]
-        at = rows[:, None].to(tl.int64) * fan_in + columns[None, :]
-        slope = tl.load(slopes + at, ok, 0.0)
-        of_std = slope * (tl.sqrt(squares[strip]) * sides[strip])
-        if KL:
-            std = _std(fan_in_logs, fan_out_logs, rows, columns, rank, row_ok, column_ok, K)
-            of_std += tl.where(ok, of_kl * (precision * std - 1.0 / tl.where(ok, std, 1.0)), 0.0)
-            entries = tl.load(mean + at, ok, 0.0)
-            tl.store(slopes + at, slope + of_kl * precision * (entries - centre), ok)
-        for a in tl.static_range(K):
-            u = _factor(fan_in_logs, columns, rank, a, column_ok)
-            v = _factor(fan_out_logs, rows, rank, a, row_ok)
-            tl.store(of_rows + rows * rank + a, tl.sum(of_std * u[None, :], 1), row_ok & (a < rank))
-            sums += tl.where(tl.arange(0, PADDED)[:, None] == a, tl.sum(of_std * v[:, None], 0)[None, :], 0.0)
-    a = tl.arange(0, PADDED)[:, None]
+    r0, r1 = rows_of_strip(block, 0), rows_of_strip(block, 1)
+    r2, r3 = rows_of_strip(block, 2), rows_of_strip(block, 3)
+    at, ok = _places(r0, columns, fan_in, fan_out)
+    squares, sides = four_parts(seed, block, columns, tl.load(gradient + at, ok & used, 0.0), FAST)
+    s0 = _strip(piece, gradient, of_mean, r0, columns, fan_in, fan_out, rank, used, squares[0], sides[0], of_kl, centre,
+                precision, K, KL)  # fmt: skip
+    s1 = _strip(piece, gradient, of_mean, r1, columns, fan_in, fan_out, rank, used, squares[1], sides[1], of_kl, centre,
+                precision, K, KL)  # fmt: skip
+    s2 = _strip(piece, gradient, of_mean, r2, columns, fan_in, fan_out, rank, used, squares[2], sides[2], of_kl, centre,
+                precision, K, KL)  # fmt: skip
+    s3 = _strip(piece, gradient, of_mean, r3, columns, fan_in, fan_out, rank, used, squares[3], sides[3], of_kl, centre,
+                precision, K, KL)  # fmt: skip
+    of_rows = fan_out_parts + tl.load(piece + 11) + tile * fan_out * rank
     of_columns = fan_in_parts + tl.load(piece + 10) + block * fan_in * rank
-    tl.store(of_columns + columns[None, :] * rank + a, sums, (a < rank) & column_ok[None, :])
+    fan_in_logs, fan_out_logs = _floats(tl.load(piece + 1)), _floats(tl.load(piece + 2))
+    for a in tl.static_range(K):
+        u = _factor(fan_in_logs, columns, rank, a, columns < fan_in)[None, :]
+        tl.store(of_rows + r0 * rank + a, tl.sum(s0 * u, 1), (r0 < fan_out) & (a < rank))
+        tl.store(of_rows + r1 * rank + a, tl.sum(s1 * u, 1), (r1 < fan_out) & (a < rank))
+        tl.store(of_rows + r2 * rank + a, tl.sum(s2 * u, 1), (r2 < fan_out) & (a < rank))
+        tl.store(of_rows + r3 * rank + a, tl.sum(s3 * u, 1), (r3 < fan_out) & (a < rank))
+        total = s0 * _factor(fan_out_logs, r0, rank, a, r0 < fan_out)[:, None]
+        total += s1 * _factor(fan_out_logs, r1, rank, a, r1 < fan_out)[:, None]
+        total += s2 * _factor(fan_out_logs, r2, rank, a, r2 < fan_out)[:, None]
+        total += s3 * _factor(fan_out_logs, r3, rank, a, r3 < fan_out)[:, None]
+        tl.store(of_columns + columns * rank + a, tl.sum(total, 0), (columns < fan_in) & (a < rank))
 
 
 @kernel
-def _factor_kernel(chunks, pieces, zero, fan_in_parts, fan_out_parts, out, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
+def _factor_kernel(chunks, pieces, fan_in_parts, fan_out_parts, out, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
     """Sums of parts, times the factor: gradients in its logarithms."""
     at = chunks + 3 * tl.program_id(0)
     piece, of_rows = pieces + FIELDS * tl.load(at), tl.load(at + 1)
@@ -187,40 +221,46 @@ class Tables:
             self.draws.append(self.draws[-1] + triton.cdiv(fan_in * fan_out, ALIGNED) * ALIGNED)
             self.logs.append(self.logs[-1] + sum(sizes[side] for side in sides))
             parts = [parts[0] + blocks * sizes[0], parts[1] + across * sizes[1]]
-        self.programs, self.factor_programs, self.parts = len(tiles), len(chunks), parts
-        self.rank = max(1, *(piece.rank for piece in pieces))
+        self.parts, rank = parts, max(1, *(piece.rank for piece in pieces))
         self.pieces, self.tiles, self.chunks = (
             torch.tensor(each, dtype=torch.int64, device=device) for each in (fields, tiles, chunks)
         )
-        self.settings = {"K": self.rank, "COLUMNS": COLUMNS, "FAST": has_fast_sines(self.zero), "num_warps": 4}
+        ends = [len(tiles) if end >= len(pieces) else self.of_tiles.index(end)
+                for end in range(TOGETHER, len(pieces) + TOGETHER, TOGETHER)]  # fmt: skip
+        self.launches = list(zip([0, *ends], ends, strict=False))
+        self.settings = {"K": rank, "COLUMNS": COLUMNS, "FAST": has_fast_sines(self.zero), "num_warps": 4}
 
     def draw(self, seed: Tensor) -> tuple[Tensor, Tensor]:
         """All draws one after another, with gaps, and what `weights_of` weighs for a KL."""
         out = torch.empty(self.draws[-1], device=seed.device)
-        found = torch.empty(BEFORE.value + VALUES.value * self.programs, device=seed.device)
-        _draw_kernel[(self.programs,)](self.tiles, self.pieces, self.zero, seed, out, found, **self.settings)
+        found = torch.empty(BEFORE.value + VALUES.value * len(self.tiles), device=seed.device)
+        _draw_kernel[(len(self.tiles),)](self.tiles, self.pieces, seed, out, found, **self.settings)
         return out, found
 
-    def gradients(self, gradient: Tensor, seed: Tensor, of_kl: Tensor | None, priors: Tensor | None) -> Tensor:
-        """The gradients in the logarithms, one after another; those in means are written over those in the draws.
+    def gradients(
+        self, given: Sequence[Tensor | None], seed: Tensor, of_kl: Tensor | None, priors: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The gradients in the means, one after another, with gaps, and those in the logarithms.
 
         Args:
-            gradient: Those, one after another, with gaps.
+            given: Those in the draws.
             seed: The draws'.
             of_kl: The KL's gradient.
             priors: Of each piece, the prior's centre and precision.
         """
-        parts = [gradient.new_empty(max(count, 1)) for count in self.parts]
-        out, nothing = gradient.new_empty(self.logs[-1]), self.zero
-        _gradient_kernel[(self.programs,)](
-            self.tiles, self.pieces, self.zero, seed, gradient, nothing if of_kl is None else of_kl,
-            nothing if priors is None else priors, *parts, PADDED=triton.next_power_of_2(self.rank),
-            KL=of_kl is not None, **self.settings,
-        )  # fmt: skip
-        _factor_kernel[(self.factor_programs,)](
-            self.chunks, self.pieces, self.zero, *parts, out, COLUMNS=COLUMNS, BLOCK=FACTOR_BLOCK
-        )
-        return out
+        parts = [torch.empty(max(count, 1), device=seed.device) for count in self.parts]
+        out, logs = (torch.empty(count, device=seed.device) for count in (self.draws[-1], self.logs[-1]))
+        addresses = [0 if gradient is None else gradient.data_ptr() for gradient in given]
+        addresses += [0] * (-len(addresses) % TOGETHER)
+        nothing = self.zero
+        for first, (start, end) in zip(range(0, len(given), TOGETHER), self.launches, strict=True):
+            _gradient_kernel[(end - start,)](
+                self.tiles[start:end], self.pieces, seed, out, nothing if of_kl is None else of_kl,
+                nothing if priors is None else priors, *parts, first, *addresses[first : first + TOGETHER],
+                KL=of_kl is not None, **self.settings,
+            )  # fmt: skip
+        _factor_kernel[(len(self.chunks),)](self.chunks, self.pieces, *parts, logs, COLUMNS=COLUMNS, BLOCK=FACTOR_BLOCK)
+        return out, logs
 
     def weights_of(self, priors: Sequence[tuple[float, float]], constant: float) -> Tensor:
         """What the sums of tiles count in a KL: ``½τ(ΣS² + Σ mean² − 2c Σ mean + n c²) − Σ log S``, and a constant."""
