@@ -143,7 +143,8 @@ def kl_in_half_precision_steps(bnn: br.nn.BayesianModule) -> None:
 
 
 def whole_is_checkpointed(bnn: br.nn.BayesianModule) -> None:
-    (checkpoint(nll_of, bnn, use_reentrant=False) + br.kl(bnn) / 50).backward()
+    x, y = on(next(bnn.parameters()).device)  # whose generator is then kept
+    (F.cross_entropy(checkpoint(bnn, x, use_reentrant=False), y) + br.kl(bnn) / 50).backward()
 
 
 def saved_tensors_are_watched(bnn: br.nn.BayesianModule) -> None:
@@ -319,9 +320,11 @@ def test_a_recorded_step_is_that_of_its_draws() -> None:
         loss.backward()
         return (loss.detach(), *(parameter.grad for parameter in bnn.parameters()))
 
-    bnn.module.head.register_forward_hook(
-        lambda *_: seen.update({name: bnn.draws.tensor(home, name).detach() for name, home in bnn.homes().items()})
-    )
+    def look(*_: object) -> None:
+        if bnn.draws.in_pass:  # and not that of a copy, whose hook this is, too
+            seen.update({name: bnn.draws.tensor(home, name).detach() for name, home in bnn.homes().items()})
+
+    bnn.module.head.register_forward_hook(look)
     recorded = Captured(step, torch.device("cuda"))
     before = None
     for _ in range(6):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._utils import _unflatten_dense_tensors
 
 from bayesrule.kernels.joint import Joint
 from bayesrule.kernels.joint_divergence import JointDivergence
@@ -43,9 +44,7 @@ class DrawsOnGPU:
         self._made: tuple[list[int], Tables] | None = None
         self._kl: _KL | None = None
         self._is_mean = [index == 0 for piece in joint.pieces for index, _ in enumerate(piece.stored.parameters)]
-        tensors = zip(joint.parameters, self._is_mean, strict=True)
-        self._of_logs = [tensor.shape for tensor, is_mean in tensors if not is_mean]
-        self._log_sizes = [shape.numel() for shape in self._of_logs]
+        self._logs = [each for each, mean in zip(joint.parameters, self._is_mean, strict=True) if not mean]
 
     def ready(self) -> bool:
         """Not where a graph is recorded, and parameters are not where they were."""
@@ -72,7 +71,7 @@ class DrawsOnGPU:
         tables = self._tables()
         assert tables is not None  # who draws has asked
         out, found = tables.draw(seed)
-        return self._views(out, tables), tables, found
+        return _views(out, tables), tables, found
 
     def join(self, link: Tensor, kept: Tables, divergence: JointDivergence) -> tuple[Tensor, _KL] | None:
         """Sums that the draw has found, weighed."""
@@ -96,8 +95,7 @@ class DrawsOnGPU:
         whole = [None if gradient is None else gradient.contiguous() for gradient in given]
         priors = None if of_link is None or joined is None else joined.priors
         means, logs = kept.gradients(whole, seed, None if priors is None else of_link, priors)
-        of_means = iter(self._views(means, kept))
-        of_logs = iter(each.view(shape) for each, shape in zip(logs.split(self._log_sizes), self._of_logs, strict=True))
+        of_means, of_logs = iter(_views(means, kept)), iter(_unflatten_dense_tensors(logs, self._logs))
         return [next(of_means if is_mean else of_logs) for is_mean in self._is_mean]
 
     def normals(self, seed: Tensor, index: int) -> Tensor:
@@ -106,9 +104,10 @@ class DrawsOnGPU:
         rows, columns = (piece.sizes[1], piece.sizes[0]) if piece.rank else (1, piece.sizes[0])
         return seeded_normals(seed + self.places[index], rows, columns, torch.float32).view(piece.mean.shape)
 
-    def _views(self, flat: Tensor, tables: Tables) -> list[Tensor]:
-        means = zip(self.joint.means, tables.draws, strict=False)
-        return [flat[start : start + mean.numel()].view(mean.shape) for mean, start in means]
+
+def _views(flat: Tensor, tables: Tables) -> list[Tensor]:
+    """Of the draws, or of what lies as they do."""
+    return list(_unflatten_dense_tensors(flat, tables.with_gaps)[::2])
 
 
 def _known(divergence: JointDivergence, tables: Tables) -> _KL:

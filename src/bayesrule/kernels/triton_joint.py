@@ -19,7 +19,7 @@ from bayesrule.kernels.joint import Piece
 from bayesrule.kernels.triton_jit import kernel
 from bayesrule.kernels.triton_noise import STRIP, four_parts, has_fast_sines, row_blocks_of, rows_of_strip
 
-COLUMNS = 64
+COLUMNS = 32
 """Of a tile, which has the rows of four strips."""
 TOGETHER = 8
 """Gradients of one launch."""
@@ -228,7 +228,14 @@ class Tables:
         ends = [len(tiles) if end >= len(pieces) else self.of_tiles.index(end)
                 for end in range(TOGETHER, len(pieces) + TOGETHER, TOGETHER)]  # fmt: skip
         self.launches = list(zip([0, *ends], ends, strict=False))
-        self.settings = {"K": rank, "COLUMNS": COLUMNS, "FAST": has_fast_sines(self.zero), "num_warps": 4}
+        gaps = (
+            end - start - piece.mean.numel()
+            for piece, start, end in zip(pieces, self.draws, self.draws[1:], strict=False)
+        )
+        self.with_gaps = [
+            each for piece, gap in zip(pieces, gaps, strict=True) for each in (piece.mean, self.zero.new_empty(gap))
+        ]
+        self.settings = {"K": rank, "COLUMNS": COLUMNS, "FAST": has_fast_sines(self.zero), "num_warps": 8}
 
     def draw(self, seed: Tensor) -> tuple[Tensor, Tensor]:
         """All draws one after another, with gaps, and what `weights_of` weighs for a KL."""
