@@ -9,6 +9,7 @@ from bayesrule.kernels.divergence import (
     linked_diagonal_divergence,
     linked_ktied_divergence,
 )
+from bayesrule.kernels.draw_operator import drawn_by_operator
 from bayesrule.kernels.eager import untransformed
 from bayesrule.kernels.fast_noise import FastNoise
 from bayesrule.kernels.joint import Joint, Piece, diagonal_piece, ktied_piece
@@ -40,6 +41,7 @@ __all__ = [
     "diagonal_divergence",
     "diagonal_output",
     "diagonal_piece",
+    "drawn_by_operator",
     "has_fused_divergence",
     "is_compiled_on_cpu",
     "ktied_divergence",

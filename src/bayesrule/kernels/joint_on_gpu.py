@@ -18,8 +18,8 @@ from bayesrule.random import in_graph
 if TYPE_CHECKING:
     from bayesrule.kernels.triton_joint import Tables
 
-_recorded: list[Tables] = []
-"""Which graphs read that may be replayed at any time."""
+_recorded: dict[int, object] = {}
+"""What graphs read that may be replayed at any time, by identity."""
 
 
 class _KL(NamedTuple):
@@ -58,8 +58,6 @@ class DrawsOnGPU:
             from bayesrule.kernels.triton_joint import Tables
 
             self._made = lie, Tables(self.joint.pieces, self.places)
-        if in_graph() and self._made[1] not in _recorded:
-            _recorded.append(self._made[1])
         return self._made[1]
 
     def fresh_seed(self, generator: torch.Generator | None = None) -> Tensor:
@@ -70,6 +68,7 @@ class DrawsOnGPU:
         """The link is what was found for the KL."""
         tables = self._tables()
         assert tables is not None  # who draws has asked
+        _keep(tables)
         out, found = tables.draw(seed)
         return _views(out, tables), tables, found
 
@@ -82,6 +81,7 @@ class DrawsOnGPU:
             if in_graph():
                 return None
             kl = self._kl = _known(divergence, kept)
+        _keep(kl)
         return torch.dot(link, kl.weights), kl
 
     def of_kl(self, of_link: Tensor) -> Tensor:
@@ -108,6 +108,11 @@ class DrawsOnGPU:
 def _views(flat: Tensor, tables: Tables) -> list[Tensor]:
     """Of the draws, or of what lies as they do."""
     return list(_unflatten_dense_tensors(flat, tables.with_gaps)[::2])
+
+
+def _keep(read: object) -> None:
+    if in_graph():
+        _recorded[id(read)] = read
 
 
 def _known(divergence: JointDivergence, tables: Tables) -> _KL:

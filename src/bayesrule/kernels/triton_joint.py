@@ -228,13 +228,9 @@ class Tables:
         ends = [len(tiles) if end >= len(pieces) else self.of_tiles.index(end)
                 for end in range(TOGETHER, len(pieces) + TOGETHER, TOGETHER)]  # fmt: skip
         self.launches = list(zip([0, *ends], ends, strict=False))
-        gaps = (
-            end - start - piece.mean.numel()
-            for piece, start, end in zip(pieces, self.draws, self.draws[1:], strict=False)
-        )
-        self.with_gaps = [
-            each for piece, gap in zip(pieces, gaps, strict=True) for each in (piece.mean, self.zero.new_empty(gap))
-        ]
+        self.with_gaps: list[Tensor] = []
+        for piece, start, end in zip(pieces, self.draws, self.draws[1:], strict=False):
+            self.with_gaps += [piece.mean, self.zero.new_empty(end - start - piece.mean.numel())]
         self.settings = {"K": rank, "COLUMNS": COLUMNS, "FAST": has_fast_sines(self.zero), "num_warps": 8}
 
     def draw(self, seed: Tensor) -> tuple[Tensor, Tensor]:

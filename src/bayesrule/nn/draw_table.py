@@ -45,6 +45,8 @@ class DrawTable:
     def begin(self, *, seeded: bool = False) -> None:
         """A call begins that keeps its draws, if it is the outermost; ``seeded`` ones choose shared seeds."""
         if self._depth == 0:
+            # A compiler that sees what is there already being changed gives draws back as results, with gradients.
+            self._drawn, self._estimated = {}, set()
             self._seeded = seeded and bool(self.shared) and not in_graph()
             self._seed = fresh_seed() if self._seeded else None
         self._depth += 1
@@ -160,7 +162,8 @@ class DrawTable:
         source = self.noise if seed is None else seeded(self.noise, home.mean.device, seed, home.name)
         with _apart(home):
             posterior = home()
-            return posterior.split(posterior.from_noise(posterior.noise_from(source)))
+            drawn = posterior.fused_sample(source)
+            return posterior.split(posterior.from_noise(posterior.noise_from(source)) if drawn is None else drawn)
 
     def _by_compiled_code(self, home: Home, seed: int | None) -> Tensor | None:
         """What was drawn ahead, or is drawn now by the same code and noise; None where the general form has to serve.

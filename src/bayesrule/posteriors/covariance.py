@@ -92,6 +92,10 @@ class CovarianceOperator(ABC):
         """``mean + sqrt_matmul(ε)`` by code for just this case; None where there is none."""
         return None
 
+    def fused_sample(self, mean: Tensor, source: NoiseSource) -> Tensor | None:
+        """The same for noise that the code takes from its source by itself, likewise."""
+        return None
+
     def fused_output(
         self, mean: Tensor, stored: StoredParameters | None, contraction: Contraction, x: Tensor, noise: NoiseSource,
         bias: BiasLaw | None = None,

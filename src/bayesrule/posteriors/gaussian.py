@@ -114,6 +114,10 @@ class GaussianPosterior(Posterior):
         """As the covariance has it."""
         return self.covariance.fused_output(self.mean, self.stored, contraction, x, noise, bias)
 
+    def fused_sample(self, source: NoiseSource) -> Tensor | None:
+        """As the covariance has it."""
+        return self.covariance.fused_sample(self.mean, source)
+
     def fused_divergence(self, centre: float, precision: float) -> Tensor | None:
         """As the covariance has it."""
         return self.covariance.fused_divergence(self.mean, centre, precision)

@@ -16,6 +16,7 @@ from bayesrule.kernels import (
     LinkedKL,
     Piece,
     StoredParameters,
+    drawn_by_operator,
     has_fused_divergence,
     is_compiled_on_cpu,
     ktied_divergence,
@@ -100,6 +101,13 @@ class KTiedCovariance(GivenByLogarithms, IndependentCovariance):
     def fused_draw(self, stored: StoredParameters, noise: Tensor) -> Tensor | None:
         """For one draw of one matrix."""
         return ktied_weight(stored, noise)
+
+    def fused_sample(self, mean: Tensor, source: NoiseSource) -> Tensor | None:
+        """For one matrix, in compiled code."""
+        if not torch.compiler.is_compiling():
+            return None
+        drawn = drawn_by_operator(mean.mT, *self._logs, source)
+        return None if drawn is None else drawn.mT
 
     def fused_output(
         self, mean: Tensor, stored: StoredParameters | None, contraction: Contraction, x: Tensor, noise: NoiseSource,

@@ -81,6 +81,10 @@ class Posterior(ABC):
         """A local draw of ``op(x, W) + b`` by code for just this case, which must equal the general one; or None."""
         return None
 
+    def fused_sample(self, source: NoiseSource) -> Tensor | None:
+        """A draw whose noise code for just this case takes from the source by itself; or None."""
+        return None
+
     def exponential(self) -> tuple[ExponentialFamily, Natural]:
         """Its exponential family, over the flattened event, and its natural parameters there."""
         raise Unsupported(f"{self.structure} has no flat natural coordinates", remedy="Compare it with a Prior.")

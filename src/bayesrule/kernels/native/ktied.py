@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bayesrule.kernels.native.library import function, serves
+from bayesrule.kernels.native.library import function, library, serves
 from bayesrule.kernels.native.normals import Noise
 
 MOST_COLUMNS = 16
@@ -66,10 +66,15 @@ def draws(mean: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Noise 
     return fan_out_logs.shape[1] == sizes.rank and serves(sizes.entries, fan_in_logs, fan_out_logs, *given)
 
 
+def factors_size(sizes: Sizes) -> int:
+    """How many numbers `draw` keeps for the gradient, where the library is there."""
+    return int(function("ktied_factors")(*sizes)) if library() is not None else 0
+
+
 def draw(mean: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
     """``M + V Uᵀ ∘ ε``, and the factors for the gradient."""
     sizes = sizes_of(fan_in_logs, fan_out_logs)
-    factors, weight = mean.new_empty(function("ktied_factors")(*sizes)), torch.empty_like(mean)
+    factors, weight = mean.new_zeros(factors_size(sizes)), torch.empty_like(mean)
     function("ktied_draw")(
         *sizes, _at(fan_in_logs), _at(fan_out_logs), _at(mean), *_made_of(noise), _at(factors), _at(weight)
     )
