@@ -17,7 +17,7 @@ from bayesrule.kernels.native.ktied import MOST_COLUMNS
 from bayesrule.kernels.operators import has_kernels
 from bayesrule.kernels.tap import StoredParameters
 
-MOST_ON_GPU = 1 << 22
+MOST_ON_GPU = 1 << 26
 """Entries of a matrix there: all draws of a pass, and their gradients, are in memory at once."""
 LONGEST_ON_GPU = 1 << 16
 """Of a vector."""
