@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import bayesrule as br
+from bayesrule.cuda_graphs import _in_step as to_be_recorded_now
 from bayesrule.kernels import FastNoise
 from bayesrule.kernels.native import is_there
 from bayesrule.nn.home import kls_of_homes
@@ -335,3 +336,17 @@ def test_a_recorded_step_is_that_of_its_draws() -> None:
             assert_relative(mine, theirs, 1e-4)
         assert loss.item() != before
         before = loss.item()
+
+
+def test_steps_that_python_starts_one_by_one_draw_wide_weights_where_recorded_ones_do_not() -> None:
+    """Of a GPU, whose prices are asked for on a device without memory."""
+    layer = br.bayesianize(nn.Linear(4096, 4096), br.KTied(2)).module
+    posterior, x = layer.homes["weight"](), torch.empty(1024, 4096, device="meta")
+
+    def chosen() -> br.estimators.Estimator:
+        return br.Auto().choose(posterior, layer.contraction, x)
+
+    assert isinstance(chosen(), br.WeightSample)
+    with to_be_recorded_now():
+        assert isinstance(chosen(), br.LocalReparam)
+    assert isinstance(chosen(), br.WeightSample)

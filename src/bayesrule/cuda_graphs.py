@@ -42,6 +42,13 @@ class Moment:
 
 _open: list[_Lanes] = []
 """Of the recording that is going on, if one is. Backward passes run in threads of their own and see it, too."""
+_steps: list[object] = []
+"""Steps under way that are recorded, or done in the ordinary way before they are."""
+
+
+def to_be_recorded() -> bool:
+    """Whether this step is recorded, or precedes a recording: then nobody waits for Python in the ones that count."""
+    return bool(_steps)
 
 
 @contextmanager
@@ -54,7 +61,7 @@ def recording(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
     running = gc.isenabled()
     gc.disable()
     try:
-        with torch.cuda.graph(graph, **options):
+        with _in_step(), torch.cuda.graph(graph, **options):
             _open.append(_Lanes())
             try:
                 yield
@@ -71,9 +78,18 @@ def apart(stream: torch.cuda.Stream | None = None) -> Iterator[None]:
     """On a stream of its own, or the one given, as recording asks of the steps that precede it."""
     stream = torch.cuda.Stream() if stream is None else stream
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
+    with _in_step(), torch.cuda.stream(stream):
         yield
     torch.cuda.current_stream().wait_stream(stream)
+
+
+@contextmanager
+def _in_step() -> Iterator[None]:
+    _steps.append(None)
+    try:
+        yield
+    finally:
+        _steps.pop()
 
 
 def independent(make: Callable[[], Tensor]) -> Tensor:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from bayesrule.cuda_graphs import to_be_recorded
 from bayesrule.kernels import untransformed
 from bayesrule.kernels.native import is_there
 from bayesrule.posteriors import Work
@@ -50,10 +51,14 @@ GPU = Prices(normal=200, entry=100, call=1.5e8)
 """Derived from an H200's bytes, at 50 TFLOP/s without reduced precision: a pass reads and writes 8 bytes an entry at
 4.8 TB/s, 1.7 ps or 85 FLOPs, and a little more; a counter-based normal takes twice that, a call 3 µs."""
 
+EAGER_GPU = replace(GPU, call=1e9)
+"""Where every call waits for Python: 20 µs. A layer of local noise takes one or two milliseconds then, and all drawn
+weights of a model together one."""
+
 
 def prices_for(x: Tensor) -> Prices:
-    """Those of an input's device; compiled code makes normals in single precision, outside of `torch.func`."""
+    """Those of an input's device, and of how a step runs there; compiled code makes normals in single precision."""
     if x.device.type != "cpu":
-        return GPU
+        return GPU if torch.compiler.is_compiling() or to_be_recorded() else EAGER_GPU
     compiled = torch.compiler.is_compiling() or (untransformed(x) and is_there())
     return CPU if compiled and x.dtype == torch.float32 else PLAIN_CPU

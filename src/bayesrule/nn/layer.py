@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesrule.contractions import Contraction
+from bayesrule.cuda_graphs import to_be_recorded
 from bayesrule.estimators import Estimator, Mean, WeightSample
 from bayesrule.kernels import BiasLaw
 from bayesrule.nn.draw_table import DrawTable
@@ -79,7 +80,7 @@ class BayesianLayer(nn.Module):
             return self.estimator
         if torch.compiler.is_compiling():
             return self.estimator.choose(home(), contraction, x)
-        circumstances = self.estimator, home.posterior.family, x.shape, x.device
+        circumstances = self.estimator, home.posterior.family, x.shape, x.device, to_be_recorded()
         if self.last_choice is None or self.last_choice[0] != circumstances:
             self.last_choice = circumstances, self.estimator.choose(home(), contraction, x)
         return self.last_choice[1]
