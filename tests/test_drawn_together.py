@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import weakref
 from collections.abc import Callable
-from functools import cache
 
 import pytest
 import torch
@@ -15,12 +13,10 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import bayesrule as br
-from bayesrule.cuda_graphs import _in_step as to_be_recorded_now
 from bayesrule.kernels import FastNoise
 from bayesrule.kernels.native import is_there
-from bayesrule.nn.home import kls_of_homes
-from bayesrule.train.captured import Captured
-from kernel_checks import assert_graphs_draw_anew_and_replay_by_seed, assert_relative
+from drawn_models import X, at_given_draws, model, nll_of, nodes, on
+from kernel_checks import assert_relative
 
 
 @pytest.fixture(params=[
@@ -33,64 +29,6 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 on_a_cpu = pytest.mark.skipif(not is_there(), reason="needs a C compiler")
-
-
-class Net(nn.Module):
-    """A convolution, dense layers with and without biases, and a weight that is used twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.wide, self.twice = nn.Conv2d(2, 5, 3), nn.Linear(80, 30), nn.Linear(30, 30)
-        self.head = nn.Linear(30, 3, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.tanh(self.wide(torch.tanh(self.conv(x)).flatten(1)))
-        return self.head(self.twice(torch.tanh(self.twice(x))))
-
-
-X, Y = torch.randn(4, 2, 6, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 1])
-
-
-def model(device: str = "cpu") -> br.nn.BayesianModule:
-    torch.manual_seed(1)
-    return br.bayesianize(Net(), br.KTied(2, 0.2), br.Normal(0.5), estimator=br.WeightSample()).to(device)
-
-
-def nll_of(bnn: br.nn.BayesianModule) -> Tensor:
-    """Of a pass."""
-    x, y = on(next(bnn.parameters()).device)
-    return F.cross_entropy(bnn(x), y)
-
-
-@cache
-def on(device: torch.device) -> tuple[Tensor, Tensor]:
-    return X.to(device), Y.to(device)
-
-
-def nodes(tensor: Tensor) -> set[str]:
-    found, left = {}, [tensor.grad_fn]
-    while left:
-        node = left.pop()
-        if node is not None and id(node) not in found:
-            found[id(node)] = node
-            left += [each for each, _ in node.next_functions]
-    return {type(node).__name__ for node in found.values()}
-
-
-def at_given_draws(bnn: br.nn.BayesianModule, draws: dict[str, Tensor]) -> tuple[list[Tensor], Tensor]:
-    """In float64: the loss of a pass with these draws, W = mean + std ε for the same ε."""
-    wide = copy.deepcopy(bnn).double()
-    weights, wide_device = {}, next(wide.parameters()).device
-    for name, home in wide.homes().items():
-        posterior = home()
-        with torch.no_grad():
-            draw = draws[name].double()
-            event = home.posterior._event(draw) if draw.ndim > 1 else draw
-            noise = (event - posterior.mean) / posterior.variance.sqrt()
-        weights |= posterior.split(posterior.from_noise(noise))
-    loss = F.cross_entropy(wide.at(weights, X.to(wide_device).double()), Y.to(wide_device))
-    total = loss + torch.stack(list(kls_of_homes(wide.homes().values()).values())).sum() / 50
-    return list(torch.autograd.grad(total, list(wide.parameters()))), total
 
 
 def test_a_training_step_of_a_model_is_one_node_with_the_exact_gradient(device: str) -> None:
@@ -199,17 +137,6 @@ def test_gradients_can_be_zeroed_in_place_and_added_up(device: str) -> None:
 
 
 @on_a_cpu
-def test_some_parameters_frozen() -> None:
-    bnn = model()
-    for home in bnn.homes().values():
-        home.mean.requires_grad_(False)
-    (nll_of(bnn) + br.kl(bnn)).backward()
-    assert all((parameter.grad is not None) == parameter.requires_grad for parameter in bnn.parameters())
-    bnn.requires_grad_(False)
-    assert not (bnn(X).sum() + br.kl(bnn)).requires_grad
-
-
-@on_a_cpu
 def test_a_model_made_in_inference_mode() -> None:
     with torch.inference_mode():
         bnn = model()
@@ -301,52 +228,3 @@ def test_a_layer_of_another_estimator_draws_for_itself() -> None:
     error = ((got.var(0) + want.var(0)) / count).sqrt()
     assert ((got.mean(0) - want.mean(0)).abs() < 5.5 * error).all()  # of two numbers: one failure in 10⁷
     torch.testing.assert_close(got.std(0), want.std(0), rtol=0.15, atol=0)  # six of its standard errors or more
-
-
-@pytest.mark.gpu
-def test_graphs_draw_anew_and_replay_by_seed() -> None:
-    bnn = br.bayesianize(nn.Linear(64, 32), br.KTied(2, 0.3), estimator=br.WeightSample()).cuda()
-    assert_graphs_draw_anew_and_replay_by_seed(bnn)
-
-
-@pytest.mark.gpu
-def test_a_recorded_step_is_that_of_its_draws() -> None:
-    """As each replay leaves the draws that it used where the recording had them."""
-    bnn = model("cuda")
-    seen: dict[str, Tensor] = {}
-
-    def step() -> tuple[Tensor, ...]:
-        bnn.zero_grad()
-        loss = nll_of(bnn) + br.kl(bnn) / 50
-        loss.backward()
-        return (loss.detach(), *(parameter.grad for parameter in bnn.parameters()))
-
-    def look(*_: object) -> None:
-        if bnn.draws.in_pass:  # and not that of a copy, whose hook this is, too
-            seen.update({name: bnn.draws.tensor(home, name).detach() for name, home in bnn.homes().items()})
-
-    bnn.module.head.register_forward_hook(look)
-    recorded = Captured(step, torch.device("cuda"))
-    before = None
-    for _ in range(6):
-        loss, *slopes = recorded()
-        want, total = at_given_draws(bnn, seen)
-        assert_relative(loss, total, 1e-5)
-        for mine, theirs in zip(slopes, want, strict=True):
-            assert_relative(mine, theirs, 1e-4)
-        assert loss.item() != before
-        before = loss.item()
-
-
-def test_steps_that_python_starts_one_by_one_draw_wide_weights_where_recorded_ones_do_not() -> None:
-    """Of a GPU, whose prices are asked for on a device without memory."""
-    layer = br.bayesianize(nn.Linear(4096, 4096), br.KTied(2)).module
-    posterior, x = layer.homes["weight"](), torch.empty(1024, 4096, device="meta")
-
-    def chosen() -> br.estimators.Estimator:
-        return br.Auto().choose(posterior, layer.contraction, x)
-
-    assert isinstance(chosen(), br.WeightSample)
-    with to_be_recorded_now():
-        assert isinstance(chosen(), br.LocalReparam)
-    assert isinstance(chosen(), br.WeightSample)

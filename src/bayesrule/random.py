@@ -84,7 +84,7 @@ def keyed_generator(device: torch.device, *key: int | str) -> torch.Generator:
 def fresh_seed(generator: torch.Generator | None = None) -> int:
     """A seed from a CPU generator, by default the global one: a single one, also where `vmap` makes numbers many."""
     if torch._C._functorch.peek_interpreter_stack() is None:
-        return int(torch.randint(2**62, (), generator=generator).item())
+        return int(torch.randint(2**62, (), generator=generator, device="cpu").item())
     with outside_transforms():
         return fresh_seed(generator)
 

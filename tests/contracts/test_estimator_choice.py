@@ -13,9 +13,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import bayesrule as br
 from bayesrule.contractions import Contraction, Conv, Linear
+from bayesrule.cuda_graphs import _in_step as to_be_recorded_now
 from bayesrule.errors import Unsupported
 from bayesrule.estimators import Auto, Estimator, LocalReparam, WeightSample
-from bayesrule.estimators.prices import CPU, GPU, PLAIN_CPU, Prices, prices_for
+from bayesrule.estimators.prices import CPU, EAGER_GPU, GPU, PLAIN_CPU, Prices, prices_for
 from bayesrule.posteriors import Family, Posterior, Work
 from bayesrule.posteriors.matrix_normal import TRIANGLE
 
@@ -129,7 +130,9 @@ def test_work_has_its_price() -> None:
     prices = Prices(normal=7, entry=0.5, call=1000, growth=0.25)
     # 11 normals; 200 multiply-adds are 400 FLOPs; two passes in the cache; one over 16 times that, at twice the price
     assert prices.of(work) == 77 + 400 + 2 * (1000 + 32_768) + (1000 + 0.5 * 2 * (1 << 20))
-    assert prices_for(torch.empty(3, device="meta")) == GPU
+    assert prices_for(torch.empty(3, device="meta")) == EAGER_GPU
+    with to_be_recorded_now():
+        assert prices_for(torch.empty(3, device="meta")) == GPU
 
 
 @pytest.mark.parametrize("compiled", [True, False])

@@ -44,6 +44,11 @@ class Piece(NamedTuple):
         """The mean."""
         return self.stored.parameters[0]
 
+    @property
+    def is_single_and_in_order(self) -> bool:
+        """Whether its parameters are in single precision and contiguous."""
+        return all(each.dtype == torch.float32 and each.is_contiguous() for each in self.stored.parameters)
+
 
 def ktied_piece(stored: StoredParameters) -> Piece | None:
     """A k-tied matrix; None where it is better served apart."""

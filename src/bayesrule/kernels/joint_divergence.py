@@ -97,7 +97,9 @@ class _Joint(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, joint: JointDivergence, value: float, slopes: Tensor, *parameters: Tensor) -> Tensor:
         ctx.joint, ctx.slopes, ctx.versions = joint, slopes, versions_of(parameters)
-        return torch.scalar_tensor(value, dtype=slopes.dtype)  # too large a number is infinity, and no error
+        return torch.scalar_tensor(
+            value, dtype=slopes.dtype, device=slopes.device
+        )  # too large a number is infinity, and no error
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
+from operator import attrgetter, is_
 from typing import Any, Protocol, runtime_checkable
 from weakref import ref
 
@@ -50,6 +52,13 @@ class Draws(Protocol):
         """The noise of a piece."""
 
 
+_wanted_by = attrgetter("requires_grad")
+
+
+def _wanted(parameters: Sequence[Tensor]) -> list[bool]:
+    return list(map(_wanted_by, parameters))
+
+
 @dataclass
 class Joined:
     """A KL that has joined a node: nothing before it is asked for.
@@ -73,7 +82,7 @@ class DrawnKL:
 
     def __init__(self, draws: Draws, parameters: Sequence[Tensor]) -> None:
         self.draws, self.joined, self.kept = draws, Joined(), None
-        self.versions = versions_of(parameters)
+        self.parameters, self.versions, self.wanted = parameters, versions_of(parameters), _wanted(parameters)
         self._link: Tensor | None = None
 
     def expect(self, link: Tensor) -> None:
@@ -88,13 +97,18 @@ class DrawnKL:
         """The KL as part of the node; None where it must have one of its own."""
         link = self._link
         self.forget()
-        if link is None or versions_of(divergence.parameters) != self.versions:
+        if link is None or not self._is_of(divergence.parameters):
             return None
         found = self.draws.join(link, self.kept, divergence)
         if found is None:
             return None
         self.joined.divergence, self.joined.kept = divergence, found[1]
         return found[0]
+
+    def _is_of(self, parameters: Sequence[Tensor]) -> bool:
+        """Whether these are the node's inputs, as they were then, and the node gives a gradient to all who want one."""
+        same = len(parameters) == len(self.parameters) and all(map(is_, parameters, self.parameters))
+        return same and versions_of(parameters) == self.versions and _wanted(parameters) == self.wanted
 
 
 class JointDraw(Joint):
@@ -110,6 +124,11 @@ class JointDraw(Joint):
         self.draws: Draws = (DrawsOnCPU if self.device.type == "cpu" else DrawsOnGPU)(self, places)
         self.means_lie = Lie(self.means)
         self.owners = [index for index, piece in enumerate(pieces) for _ in piece.stored.parameters]
+
+    def frozen(self, wanted: Sequence[bool]) -> list[int]:
+        """The pieces none of whose parameters want a gradient."""
+        free = set(compress(self.owners, wanted))
+        return [index for index in range(len(self.pieces)) if index not in free]
 
     def draw(self, seed: Any) -> tuple[list[Tensor], DrawnKL]:
         """A draw of each, as its mean lies, where they are `served`; and where a KL may join."""
@@ -137,6 +156,8 @@ class _Draws(torch.autograd.Function):
         drawn, kl.kept, link = joint.draws.draw(seed)
         ctx.joint, ctx.seed, ctx.kept, ctx.versions = joint, seed, kl.kept, kl.versions
         ctx.joined, ctx.kl = kl.joined, ref(kl)  # which has this node
+        if not all(kl.wanted):  # nothing is found for draws of which nobody wants a gradient
+            ctx.mark_non_differentiable(*(drawn[index] for index in joint.frozen(kl.wanted)))
         return *drawn, link
 
     @staticmethod

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch._utils import _unflatten_dense_tensors
 
 from bayesrule.kernels.joint import Joint, addresses
 from bayesrule.kernels.joint_divergence import JointDivergence
@@ -29,7 +28,6 @@ class DrawsOnCPU:
 
     def __init__(self, joint: Joint, places: Sequence[int]) -> None:
         self.joint, self.places = joint, (ctypes.c_long * len(places))(*places)
-        self._entries = sum(parameter.numel() for parameter in joint.parameters)
         self._kept = function("draws_kept")(len(places), joint.sizes) if is_there() else 0
 
     def ready(self) -> bool:
@@ -54,7 +52,7 @@ class DrawsOnCPU:
         if found is None:
             return None
         number, slopes = found  # too large a number is infinity, and no error
-        return link + torch.scalar_tensor(number, dtype=link.dtype), (divergence, slopes)
+        return link + torch.scalar_tensor(number, dtype=link.dtype, device=link.device), (divergence, slopes)
 
     def of_kl(self, of_link: Tensor) -> Tensor:
         """The same."""
@@ -63,19 +61,19 @@ class DrawsOnCPU:
     def gradients(
         self, seed: int, kept: Tensor, given: list[Tensor | None], joined: KL | None, of_link: Tensor | None
     ) -> list[Tensor]:
-        """Views of one tensor."""
+        """Each a tensor of its own, which others may keep or write over."""
         joint, whole = self.joint, [None if gradient is None else gradient.contiguous() for gradient in given]
         tensors = addresses([each for pair in zip(joint.means, whole, strict=True) for each in pair])
         of_divergence: tuple[int | None, object, float] = (None, None, 0.0)
         if of_link is not None and joined is not None:
             of_divergence = joined[1].data_ptr(), joined[0].precisions, of_link.item()
-        flat = kept.new_empty(self._entries)
-        found = function("draws_backward")(
-            len(whole), joint.sizes, seed, self.places, kept.data_ptr(), tensors, *of_divergence, flat.data_ptr()
+        found = list(map(torch.empty_like, joint.parameters))
+        there = function("draws_backward")(
+            len(whole), joint.sizes, seed, self.places, kept.data_ptr(), tensors, *of_divergence, addresses(found)
         )
-        if not found:
+        if not there:
             raise MemoryError("There is no memory for the gradients of drawn weights")
-        return list(_unflatten_dense_tensors(flat, joint.parameters))
+        return found
 
     def normals(self, seed: int, index: int) -> Tensor:
         """As the library makes them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -66,8 +66,7 @@ class DrawsOnGPU:
 
     def draw(self, seed: Tensor) -> tuple[list[Tensor], Tables, Tensor]:
         """The link is what was found for the KL."""
-        tables = self._tables()
-        assert tables is not None  # who draws has asked
+        tables = cast("Tables", self._tables())  # who draws has asked
         _keep(tables)
         out, found = tables.draw(seed)
         return _views(out, tables), tables, found
@@ -91,11 +90,11 @@ class DrawsOnGPU:
     def gradients(
         self, seed: Tensor, kept: Tables, given: list[Tensor | None], joined: _KL | None, of_link: Tensor | None
     ) -> list[Tensor]:
-        """Views of two tensors."""
+        """Parts of two tensors, each as one of its own, which others may write over."""
         whole = [None if gradient is None else gradient.contiguous() for gradient in given]
         priors = None if of_link is None or joined is None else joined.priors
         means, logs = kept.gradients(whole, seed, None if priors is None else of_link, priors)
-        of_means, of_logs = iter(_views(means, kept)), iter(_unflatten_dense_tensors(logs, self._logs))
+        of_means, of_logs = map(_apart, _views(means, kept)), map(_apart, _unflatten_dense_tensors(logs, self._logs))
         return [next(of_means if is_mean else of_logs) for is_mean in self._is_mean]
 
     def normals(self, seed: Tensor, index: int) -> Tensor:
@@ -108,6 +107,11 @@ class DrawsOnGPU:
 def _views(flat: Tensor, tables: Tables) -> list[Tensor]:
     """Of the draws, or of what lies as they do."""
     return list(_unflatten_dense_tensors(flat, tables.with_gaps)[::2])
+
+
+def _apart(view: Tensor) -> Tensor:
+    """The same memory; changes in place of others do not count as its own."""
+    return view.new_empty(0).set_(view.untyped_storage(), view.storage_offset(), view.shape, view.stride())
 
 
 def _keep(read: object) -> None:

@@ -92,6 +92,11 @@ class HomeFacts:
         self._held = [posterior._parameters for posterior in self._posteriors]
         self._parameters = list(chain.from_iterable(map(dict.values, self._held)))
 
+    @property
+    def of_leaves(self) -> bool:
+        """Whether no parameter was computed from others."""
+        return all(tensor is None or tensor.is_leaf for tensor in self._parameters)
+
     def hold(self) -> bool:
         """Whether priors, families and parameters are the same."""
         return (

@@ -30,7 +30,10 @@ class JointDraws:
         self.whole = [(layer, _draws_whole(layer, shared)) for layer in reading]
         self.choosing = [each for each in self.whole if each[0].estimator.chooses]
         homes = {home.name: home for layer in reading for home in _homes(layer)}
-        pieces = {name: piece for name, home in homes.items() if (piece := home.posterior.piece()) is not None}
+        self.candidates = {name: piece for name, home in homes.items() if (piece := home.posterior.piece()) is not None}
+        self.lie = self._lie()
+        fitting = {name: piece for name, piece in self.candidates.items() if piece.is_single_and_in_order}
+        pieces = fitting or self.candidates  # what fits nowhere may fit once the model is in another precision
         self.all = Joint(list(pieces.values())) if pieces else None
         read = {home.name for layer, whole in self.whole if whole for home in _homes(layer)}
         self.names = [
@@ -45,6 +48,18 @@ class JointDraws:
         if self.all is None or not self.all.served():
             return False
         return self.all.device.type == "cpu" if self.joint is None else self.joint.draws.ready()
+
+    @property
+    def of_leaves(self) -> bool:
+        """Whether no parameter of these was computed from others."""
+        return self.all is None or all(parameter.is_leaf for parameter in self.all.parameters)
+
+    def outdated(self) -> bool:
+        """Whether parameters lie otherwise, or in another precision, than when they were looked at."""
+        return self._lie() != self.lie
+
+    def _lie(self) -> list[bool]:
+        return [piece.is_single_and_in_order for piece in self.candidates.values()]
 
     def fit(self, shared: set[str]) -> bool:
         """Whether the layers would still be taken to read the same, of the same posteriors."""

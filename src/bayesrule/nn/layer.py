@@ -82,7 +82,8 @@ class BayesianLayer(nn.Module):
             return self.estimator.choose(home(), contraction, x)
         circumstances = self.estimator, home.posterior.family, x.shape, x.device, to_be_recorded()
         if self.last_choice is None or self.last_choice[0] != circumstances:
-            self.last_choice = circumstances, self.estimator.choose(home(), contraction, x)
+            with torch.no_grad():  # a checkpointed region must save as much where the choice is known
+                self.last_choice = circumstances, self.estimator.choose(home(), contraction, x)
         return self.last_choice[1]
 
     def extra_repr(self) -> str:

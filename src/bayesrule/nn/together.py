@@ -32,9 +32,14 @@ class Together:
             return
         draws = self._draws
         if draws is None or not draws.fit(table.shared):
-            draws = self._draws = JointDraws(model, table.shared)
-        if draws.served():
-            self._last = draws.joint, table.draw_ahead(draws.facts.homes, draws.joint)
+            draws = JointDraws(model, table.shared)
+        served = draws.served()
+        if not served and draws.outdated():
+            draws = JointDraws(model, table.shared)
+            served = draws.served()
+        kl = table.draw_ahead(draws.facts.homes, draws.joint) if served else None
+        # Parameters that were computed, for `functional_call`, have a graph behind them, which must not be kept alive.
+        self._draws, self._last = (draws, (draws.joint, kl)) if draws.of_leaves else (None, (None, None))
 
     def kl(self, homes: list[Home]) -> Tensor:
         """The KL of all homes of the model, as part of the last pass where it can."""
@@ -42,6 +47,7 @@ class Together:
             return kl_of_homes(homes)
         kl, (joint, drawn) = self._kl, self._last
         if kl is None or not kl.fits(homes, joint):
-            kl = self._kl = JointKL(homes, joint)
+            kl = JointKL(homes, joint)
+        self._kl = kl if kl.facts.of_leaves else None
         total = kl.sum(drawn)
         return kl_of_homes(homes) if total is None else total

@@ -46,6 +46,7 @@ class Variational(nn.Module):
         self.tap = ParameterTap()
         initial = family.init(event, generator=generator)
         initial["mean"] = mean
+        self._names = tuple(initial)  # the mean's comes first
         for key, value in initial.items():
             self.register_parameter(key, nn.Parameter(value.detach().clone()))
 
@@ -59,7 +60,7 @@ class Variational(nn.Module):
 
     def forward(self) -> Posterior:
         """The posterior these parameters stand for."""
-        parameters: dict[str, Tensor] = dict(self._parameters)  # type: ignore[arg-type]
+        parameters = dict(zip(self._names, self._tensors(), strict=True))
         if self.gather is not None:  # a whole tensor is new in every pass: nothing of it may be kept between two
             return self.at({name: self.gather(tensor) for name, tensor in parameters.items()})
         posterior = self.at(parameters)
@@ -70,24 +71,31 @@ class Variational(nn.Module):
 
     def stored(self) -> StoredParameters | None:
         """The parameters behind their tap, where one node may give them all their gradients."""
-        if not self._tapped or self.gather is not None or torch.compiler.is_compiling():
+        return self._stored() if self._tapped else None
+
+    def _stored(self) -> StoredParameters | None:
+        if self.gather is not None or torch.compiler.is_compiling() or len(self._parameters) < len(self._names):
             return None
-        return StoredParameters(tuple(self._parameters.values()), self.tap)  # type: ignore[arg-type]
+        return StoredParameters(self._tensors(), self.tap)
+
+    def _tensors(self) -> tuple[Tensor, ...]:
+        """The parameters, the mean first, in whichever order they were registered; or what parametrizes them."""
+        held = self._parameters
+        return tuple(held[name] if name in held else getattr(self, name) for name in self._names)  # type: ignore[misc]
 
     def piece(self) -> Piece | None:
         """The parameters as one of a model's pieces, where they are kept whole and each output's weights together."""
         layout = self.parts[0].layout
         by_output = self.event_dim == 1 or (isinstance(layout, MatrixView) and layout.lies_by_output)
-        if len(self.parts) > 1 or not by_output or self.gather is not None or torch.compiler.is_compiling():
-            return None
-        return self.family.piece(StoredParameters(tuple(self._parameters.values()), self.tap))  # type: ignore[arg-type]
+        stored = self._stored() if by_output and len(self.parts) == 1 else None
+        return None if stored is None else self.family.piece(stored)
 
     def for_layer(self) -> tuple[Tensor, ...]:
         """The parameters, whole, and behind their tap where there is one."""
         stored = self.stored()
         if stored is not None:
             return stored.for_layer()
-        parameters: tuple[Tensor, ...] = tuple(self._parameters.values())  # type: ignore[arg-type]
+        parameters = self._tensors()
         return parameters if self.gather is None else tuple(self.gather(tensor) for tensor in parameters)
 
     def at(self, parameters: Mapping[str, Tensor]) -> Posterior:

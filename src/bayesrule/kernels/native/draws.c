@@ -101,32 +101,32 @@ void draws(long count, const long *sizes, uint64_t seed, const long *places, flo
     }
 }
 
-/* The gradients of each, one after another: in the mean and the logarithms. Tensors are the mean and the gradient in the
+/* The gradients of each: in the mean and the logarithms, where `found` says. Tensors are the mean and the gradient in the
  * draw, null where nobody used it. A KL adds so many times its own slopes, which lie as it finds them, and of a matrix's
  * mean that mean times a precision. 0 without memory. */
 int draws_backward(long count, const long *sizes, uint64_t seed, const long *places, const float *kept,
-                   float *const *tensors, const float *slopes, const double *precisions, double times, float *found) {
-    for (long i = 0; i < count; kept += kept_of(sizes), i++, sizes += 3, tensors += 2) {
+                   float *const *tensors, const float *slopes, const double *precisions, double times,
+                   float *const *found) {
+    for (long i = 0; i < count; kept += kept_of(sizes), found += sizes[2] ? 3 : 2, i++, sizes += 3, tensors += 2) {
         const float *mean = tensors[0], *gradient = tensors[1];
         long fan_in = sizes[0], fan_out = sizes[1], rank = sizes[2], entries = rank ? fan_in * fan_out : fan_in;
-        long others = rank ? rank * (fan_in + fan_out) : fan_in;
-        float by = times, decay = slopes && rank ? times * precisions[i] : 0, *of_mean = found;
-        found += entries;
+        float by = times, decay = slopes && rank ? times * precisions[i] : 0, *of_mean = found[0];
         if (gradient && rank) {
             if (!whole_draw_backward(fan_in, fan_out, rank, kept, gradient, NULL, seed + places[i], mean, decay, of_mean,
-                                     found, found + fan_in * rank))
+                                     found[1], found[2]))
                 return 0;
         } else if (gradient)
-            for (long e = 0; e < entries; e++) of_mean[e] = gradient[e], found[e] = gradient[e] * kept[e];
+            for (long e = 0; e < entries; e++) of_mean[e] = gradient[e], found[1][e] = gradient[e] * kept[e];
         else {
-            for (long e = 0; e < entries; e++) of_mean[e] = decay * mean[e];
-            memset(found, 0, others * sizeof(float));
+            for (long e = 0; e < entries; e++) of_mean[e] = decay ? decay * mean[e] : 0;
+            memset(found[1], 0, (rank ? rank * fan_in : fan_in) * sizeof(float));
+            if (rank) memset(found[2], 0, rank * fan_out * sizeof(float));
         }
-        if (slopes && !rank)
+        if (!slopes) continue;
+        if (!rank)
             for (long e = 0; e < entries; e++) of_mean[e] += by * *slopes++;
-        if (slopes)
-            for (long e = 0; e < others; e++) found[e] += by * *slopes++;
-        found += others;
+        for (long e = 0; e < (rank ? rank * fan_in : fan_in); e++) found[1][e] += by * *slopes++;
+        for (long e = 0; e < rank * fan_out; e++) found[2][e] += by * *slopes++;
     }
     return 1;
 }
