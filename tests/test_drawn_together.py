@@ -106,6 +106,19 @@ def test_however_the_loss_is_put_together_its_gradient_is_the_same(way: Callable
         assert_relative(mine, theirs.double(), 3e-6)
 
 
+def test_autocast_changes_nothing_of_the_kl(device: str) -> None:
+    bnn = model(device)
+    values, slopes = [], []
+    for on_half in (False, True):
+        nll_of(bnn)
+        with torch.autocast(device, torch.bfloat16, enabled=on_half):
+            values.append(br.kl(bnn))
+        slopes.append(torch.autograd.grad(values[-1], list(bnn.parameters())))
+    assert_relative(values[1], values[0].double(), 1e-6)
+    for mine, theirs in zip(*slopes, strict=True):
+        assert_relative(mine, theirs.double(), 1e-6)
+
+
 def test_two_passes_and_one_kl(device: str) -> None:
     """As with several draws for a step."""
     bnn = model(device)
