@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 import bayesrule as br
+from bayesrule.errors import InvalidArgument
 from bayesrule.kernels.native import is_there
 from bayesrule.nn.home import kls_of_homes
 from drawn_models import X, model, nll_of, nodes
@@ -180,3 +182,35 @@ def test_what_does_not_lie_in_order_takes_only_itself_off() -> None:
     assert "_DrawsBackward" not in ours()
     bnn.float()
     assert ours() == {"_DrawsBackward"}
+
+
+def test_a_first_pass_that_is_watched() -> None:
+    """Of which our own code knows nothing: what it was told then would be too little memory later."""
+    bnn = model()
+    with FlopCounterMode(display=False):
+        bnn(X)
+    (nll_of(bnn) + br.kl(bnn) / 50).backward()
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in bnn.parameters())
+
+
+@pytest.mark.parametrize("name", ["mean", "fan_in_log_factor", "fan_out_log_factor"])
+def test_a_parameter_that_is_parametrized_after_a_pass(name: str) -> None:
+    bnn = model()
+    nll_of(bnn), br.kl(bnn)
+    parametrize.register_parametrization(bnn.homes()["head.weight"].posterior, name, Half())
+    nll_of(bnn)
+    torch.testing.assert_close(br.kl(bnn), torch.stack(list(bnn.kls().values())).sum(), rtol=1e-5, atol=0)
+
+
+def transposed(tensor: Tensor) -> Tensor:
+    return tensor.mT.contiguous().mT
+
+
+@pytest.mark.parametrize("change", [transposed, Tensor.double, lambda tensor: tensor[:-1].clone()])
+def test_gradients_are_refused_where_they_would_not_fit(change: Callable[[Tensor], Tensor]) -> None:
+    bnn = model()
+    total = nll_of(bnn)
+    logs = bnn.homes()["wide.weight"].posterior.fan_in_log_factor
+    logs.data = change(logs.data)
+    with pytest.raises(InvalidArgument, match="changed in place"):
+        total.backward()

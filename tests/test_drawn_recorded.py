@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import bayesrule as br
-from bayesrule.cuda_graphs import _in_step as to_be_recorded_now
+from bayesrule.cuda_graphs import recorded_step
 from bayesrule.train.captured import Captured
 from drawn_models import at_given_draws, model, nll_of
 from kernel_checks import assert_graphs_draw_anew_and_replay_by_seed, assert_relative
@@ -57,6 +57,20 @@ def test_steps_that_python_starts_one_by_one_draw_wide_weights_where_recorded_on
         return br.Auto().choose(posterior, layer.contraction, x)
 
     assert isinstance(chosen(), br.WeightSample)
-    with to_be_recorded_now():
+    with recorded_step():
         assert isinstance(chosen(), br.LocalReparam)
     assert isinstance(chosen(), br.WeightSample)
+
+
+@pytest.mark.gpu
+def test_the_first_pass_leaves_the_generator_as_later_ones_do() -> None:
+    """In which an estimator chooses local noise, for which nothing is drawn before the pass."""
+    bnn = br.bayesianize(nn.Linear(4096, 4096, bias=False), br.KTied(2, 0.3)).cuda()
+    x = torch.randn(16, 4096, device="cuda")
+    outputs = []
+    with recorded_step():
+        for _ in range(2):
+            torch.manual_seed(1)
+            outputs.append(torch.stack([bnn(x), bnn(x)]))
+    assert isinstance(bnn.module.last_choice[1], br.LocalReparam)
+    assert torch.equal(*outputs)

@@ -61,7 +61,7 @@ def recording(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
     running = gc.isenabled()
     gc.disable()
     try:
-        with _in_step(), torch.cuda.graph(graph, **options):
+        with recorded_step(), torch.cuda.graph(graph, **options):
             _open.append(_Lanes())
             try:
                 yield
@@ -78,13 +78,14 @@ def apart(stream: torch.cuda.Stream | None = None) -> Iterator[None]:
     """On a stream of its own, or the one given, as recording asks of the steps that precede it."""
     stream = torch.cuda.Stream() if stream is None else stream
     stream.wait_stream(torch.cuda.current_stream())
-    with _in_step(), torch.cuda.stream(stream):
+    with recorded_step(), torch.cuda.stream(stream):
         yield
     torch.cuda.current_stream().wait_stream(stream)
 
 
 @contextmanager
-def _in_step() -> Iterator[None]:
+def recorded_step() -> Iterator[None]:
+    """A step that is recorded, or precedes a recording."""
     _steps.append(None)
     try:
         yield

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import bayesrule as br
 from bayesrule.contractions import Contraction, Conv, Linear
-from bayesrule.cuda_graphs import _in_step as to_be_recorded_now
+from bayesrule.cuda_graphs import recorded_step
 from bayesrule.errors import Unsupported
 from bayesrule.estimators import Auto, Estimator, LocalReparam, WeightSample
 from bayesrule.estimators.prices import CPU, EAGER_GPU, GPU, PLAIN_CPU, Prices, prices_for
@@ -131,7 +131,7 @@ def test_work_has_its_price() -> None:
     # 11 normals; 200 multiply-adds are 400 FLOPs; two passes in the cache; one over 16 times that, at twice the price
     assert prices.of(work) == 77 + 400 + 2 * (1000 + 32_768) + (1000 + 0.5 * 2 * (1 << 20))
     assert prices_for(torch.empty(3, device="meta")) == EAGER_GPU
-    with to_be_recorded_now():
+    with recorded_step():
         assert prices_for(torch.empty(3, device="meta")) == GPU
 
 

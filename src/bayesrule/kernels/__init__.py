@@ -19,6 +19,7 @@ from bayesrule.kernels.ktied_layer import ktied_output
 from bayesrule.kernels.ktied_weight import ktied_weight
 from bayesrule.kernels.linear_operator import Bias, BiasLaw
 from bayesrule.kernels.linked_kl import LinkedKL, sum_linked
+from bayesrule.kernels.operators import fresh_noise_seed
 from bayesrule.kernels.pairs import pair_products
 from bayesrule.kernels.scaled_noise import scaled_normals
 from bayesrule.kernels.seeded import seeded_dtype
@@ -42,6 +43,7 @@ __all__ = [
     "diagonal_output",
     "diagonal_piece",
     "drawn_by_operator",
+    "fresh_noise_seed",
     "has_fused_divergence",
     "is_compiled_on_cpu",
     "ktied_divergence",

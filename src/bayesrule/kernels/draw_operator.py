@@ -5,6 +5,7 @@ Left to itself, a compiler multiplies thin matrices, which takes several times a
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -42,7 +43,8 @@ def _draw(mean: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, seed: Tensor)
     if native.draws(mean, fan_in_logs, fan_out_logs):
         return native.draw(mean, fan_in_logs, fan_out_logs, int(seed))
     std = fan_out_logs.exp() @ fan_in_logs.exp().mT
-    return mean + std * seeded_normals(seed, mean.shape[0], mean.shape[1], mean.dtype), _room(fan_in_logs, fan_out_logs)
+    drawn = mean + std * seeded_normals(seed, mean.shape[0], mean.shape[1], mean.dtype)
+    return drawn, _room(fan_in_logs, fan_out_logs).fill_(math.nan)
 
 
 @_draw.register_fake
@@ -59,7 +61,7 @@ def _draw_backward(
     gradient: Tensor, fan_in_logs: Tensor, fan_out_logs: Tensor, seed: Tensor, factors: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The gradients in the logarithms."""
-    if native.draws(gradient, fan_in_logs, fan_out_logs):
+    if native.draws(gradient, fan_in_logs, fan_out_logs) and not factors[:1].isnan().any():  # or they were not made
         return native.draw_backward(native.sizes_of(fan_in_logs, fan_out_logs), factors, gradient, int(seed))
     of_std = gradient * seeded_normals(seed, gradient.shape[0], gradient.shape[1], gradient.dtype)
     fan_in, fan_out = fan_in_logs.exp(), fan_out_logs.exp()

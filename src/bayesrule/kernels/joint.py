@@ -54,7 +54,7 @@ def ktied_piece(stored: StoredParameters) -> Piece | None:
     """A k-tied matrix; None where it is better served apart."""
     mean, fan_in_logs, fan_out_logs = stored.parameters
     sizes = fan_in, fan_out, rank = fan_in_logs.shape[0], fan_out_logs.shape[0], fan_in_logs.shape[1]
-    fits = mean.shape[0] == fan_out and mean.numel() == fan_in * fan_out and fan_out_logs.shape[1] == rank
+    fits = mean.shape[0] == fan_out and mean.numel() == fan_in * fan_out > 0 and fan_out_logs.shape[1] == rank
     few = mean.numel() <= MOST_ON_GPU if has_kernels(mean) else stored.few
     return Piece(stored, sizes) if fits and few and rank <= MOST_COLUMNS else None
 
@@ -62,7 +62,7 @@ def ktied_piece(stored: StoredParameters) -> Piece | None:
 def diagonal_piece(stored: StoredParameters) -> Piece | None:
     """A short vector of independent entries."""
     mean, log_std = stored.parameters
-    fits = mean.ndim == 1 and mean.shape == log_std.shape
+    fits = mean.ndim == 1 and mean.shape == log_std.shape and mean.numel() > 0
     few = mean.numel() <= LONGEST_ON_GPU if has_kernels(mean) else stored.few and mean.numel() <= SHORT
     return Piece(stored, (mean.shape[0], 0, 0)) if fits and few else None
 

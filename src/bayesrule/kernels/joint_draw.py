@@ -16,12 +16,13 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from bayesrule.kernels.joint import Joint, Lie, Piece
+from bayesrule.kernels.joint import Joint, Piece
 from bayesrule.kernels.joint_divergence import JointDivergence
 from bayesrule.kernels.joint_on_cpu import DrawsOnCPU
 from bayesrule.kernels.joint_on_gpu import DrawsOnGPU
 from bayesrule.kernels.linked_kl import changed_in_place, check_unchanged, versions_of
 from bayesrule.kernels.plain_gradients import gradients_again, to_be_differentiated
+from bayesrule.random import in_graph
 
 
 @runtime_checkable
@@ -31,14 +32,14 @@ class Draws(Protocol):
     def ready(self) -> bool:
         """Whether they can be drawn now, where they are `served`."""
 
-    def fresh_seed(self, generator: torch.Generator | None = None) -> Any:
-        """A seed."""
-
     def draw(self, seed: Any) -> tuple[list[Tensor], Any, Tensor]:
         """The draws, what is kept of them, and the link."""
 
     def join(self, link: Tensor, kept: Any, divergence: JointDivergence) -> tuple[Tensor, Any] | None:
         """The KL through the link, and what it keeps; None where it must have a node of its own."""
+
+    def still(self, kept: Any) -> bool:
+        """Whether the parameters are where they were at the draw, if that matters."""
 
     def of_kl(self, of_link: Tensor) -> Tensor:
         """The KL's gradient, from that of the link."""
@@ -61,7 +62,7 @@ def _wanted(parameters: Sequence[Tensor]) -> list[bool]:
 
 @dataclass
 class Joined:
-    """A KL that has joined a node: nothing before it is asked for.
+    """The KL that has joined a node, if one has.
 
     Attributes:
         divergence: The KL.
@@ -84,6 +85,7 @@ class DrawnKL:
         self.draws, self.joined, self.kept = draws, Joined(), None
         self.parameters, self.versions, self.wanted = parameters, versions_of(parameters), _wanted(parameters)
         self._link: Tensor | None = None
+        self._in_graph = in_graph()
 
     def expect(self, link: Tensor) -> None:
         """The node's output whose gradient is the KL's."""
@@ -97,7 +99,7 @@ class DrawnKL:
         """The KL as part of the node; None where it must have one of its own."""
         link = self._link
         self.forget()
-        if link is None or not self._is_of(divergence.parameters):
+        if link is None or self._in_graph != in_graph() or not self._is_of(divergence.parameters):
             return None
         found = self.draws.join(link, self.kept, divergence)
         if found is None:
@@ -122,7 +124,6 @@ class JointDraw(Joint):
     def __init__(self, pieces: Sequence[Piece], places: Sequence[int]) -> None:
         super().__init__(pieces)
         self.draws: Draws = (DrawsOnCPU if self.device.type == "cpu" else DrawsOnGPU)(self, places)
-        self.means_lie = Lie(self.means)
         self.owners = [index for index, piece in enumerate(pieces) for _ in piece.stored.parameters]
 
     def frozen(self, wanted: Sequence[bool]) -> list[int]:
@@ -169,7 +170,7 @@ class _Draws(torch.autograd.Function):
         if to_be_differentiated(*gradients):
             of_kl = None if of_link is None else joint.draws.of_kl(of_link)
             return None, None, None, *_again(joint, ctx.seed, joined, of_draws, of_kl)
-        if not joint.means_lie.unchanged():  # which are read again
+        if not joint.lie.unchanged() or not joint.draws.still(ctx.kept):  # they are read again, or written as they lie
             raise changed_in_place()
         slopes: list[Tensor | None] = joint.draws.gradients(ctx.seed, ctx.kept, of_draws, joined.kept, of_link)
         if of_link is None:

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from bayesrule.kernels.joint import Joint, addresses
 from bayesrule.kernels.joint_divergence import JointDivergence
-from bayesrule.kernels.native import is_there, standard_normals
-from bayesrule.kernels.native.library import function
-from bayesrule.random import fresh_seed
+from bayesrule.kernels.native import standard_normals
+from bayesrule.kernels.native.library import function, library
 
 KL = tuple[JointDivergence, Tensor]
 """A KL, and its slopes."""
@@ -28,15 +27,11 @@ class DrawsOnCPU:
 
     def __init__(self, joint: Joint, places: Sequence[int]) -> None:
         self.joint, self.places = joint, (ctypes.c_long * len(places))(*places)
-        self._kept = function("draws_kept")(len(places), joint.sizes) if is_there() else 0
+        self._kept = function("draws_kept")(len(places), joint.sizes) if library() is not None else 0
 
     def ready(self) -> bool:
         """At any time."""
         return True
-
-    def fresh_seed(self, generator: torch.Generator | None = None) -> int:
-        """From torch's generator."""
-        return fresh_seed(generator)
 
     def draw(self, seed: int) -> tuple[list[Tensor], Tensor, Tensor]:
         """Factors are kept. The link is zero."""
@@ -53,6 +48,10 @@ class DrawsOnCPU:
             return None
         number, slopes = found  # too large a number is infinity, and no error
         return link + torch.scalar_tensor(number, dtype=link.dtype, device=link.device), (divergence, slopes)
+
+    def still(self, kept: Tensor) -> bool:
+        """Addresses are asked for anew."""
+        return True
 
     def of_kl(self, of_link: Tensor) -> Tensor:
         """The same."""

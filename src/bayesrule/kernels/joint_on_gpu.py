@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -12,14 +11,14 @@ from torch._utils import _unflatten_dense_tensors
 
 from bayesrule.kernels.joint import Joint
 from bayesrule.kernels.joint_divergence import JointDivergence
-from bayesrule.kernels.operators import fresh_noise_seed, seeded_normals
+from bayesrule.kernels.operators import seeded_normals
 from bayesrule.random import in_graph
 
 if TYPE_CHECKING:
     from bayesrule.kernels.triton_joint import Tables
 
-_recorded: dict[int, object] = {}
-"""What graphs read that may be replayed at any time, by identity."""
+_recorded: dict[int, Tensor] = {}
+"""What graphs read that may be replayed at any time, by address: some kilobytes for each."""
 
 
 class _KL(NamedTuple):
@@ -60,28 +59,28 @@ class DrawsOnGPU:
             self._made = lie, Tables(self.joint.pieces, self.places)
         return self._made[1]
 
-    def fresh_seed(self, generator: torch.Generator | None = None) -> Tensor:
-        """From torch's generator."""
-        return fresh_noise_seed(self.joint.device, generator)
-
     def draw(self, seed: Tensor) -> tuple[list[Tensor], Tables, Tensor]:
         """The link is what was found for the KL."""
         tables = cast("Tables", self._tables())  # who draws has asked
-        _keep(tables)
+        _keep(*tables.read)
         out, found = tables.draw(seed)
-        return _views(out, tables), tables, found
+        return list(map(_apart, _views(out, tables))), tables, found
 
     def join(self, link: Tensor, kept: Tables, divergence: JointDivergence) -> tuple[Tensor, _KL] | None:
-        """Sums that the draw has found, weighed."""
-        if self._tables() is not kept:
+        """Sums that the draw has found, weighed; priors elsewhere than around zero want them of what is centred."""
+        if self._tables() is not kept or any(term.centre for term in divergence.terms):
             return None
         kl = self._kl
         if kl is None or kl.divergence is not divergence or kl.tables is not kept:
             if in_graph():
                 return None
             kl = self._kl = _known(divergence, kept)
-        _keep(kl)
+        _keep(kl.priors, kl.weights)
         return torch.dot(link, kl.weights), kl
+
+    def still(self, kept: Tables) -> bool:
+        """Tables have addresses."""
+        return self._tables() is kept
 
     def of_kl(self, of_link: Tensor) -> Tensor:
         """That of a zero in the link, of weight one."""
@@ -114,13 +113,12 @@ def _apart(view: Tensor) -> Tensor:
     return view.new_empty(0).set_(view.untyped_storage(), view.storage_offset(), view.shape, view.stride())
 
 
-def _keep(read: object) -> None:
+def _keep(*read: Tensor) -> None:
     if in_graph():
-        _recorded[id(read)] = read
+        _recorded.update((tensor.data_ptr(), tensor) for tensor in read)
 
 
 def _known(divergence: JointDivergence, tables: Tables) -> _KL:
     priors = [(term.centre, term.precision) for term in divergence.terms]
-    squares = (0.5 * term.precision * term.centre**2 * term.piece.mean.numel() for term in divergence.terms)
-    constant = divergence.constant + math.fsum(squares)
-    return _KL(divergence, tables, torch.tensor(priors, device=divergence.device), tables.weights_of(priors, constant))
+    of_pieces = torch.tensor(priors, dtype=torch.float32, device=divergence.device)
+    return _KL(divergence, tables, of_pieces, tables.weights_of(priors, divergence.constant))

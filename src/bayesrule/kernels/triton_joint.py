@@ -201,7 +201,7 @@ class Tables:
 
     def __init__(self, pieces: Sequence[Piece], places: Sequence[int]) -> None:
         device = pieces[0].mean.device
-        self.zero = torch.zeros(1, device=device)  # log V of a vector
+        self.zero = torch.zeros(1, dtype=torch.float32, device=device)  # log V of a vector
         fields, tiles, chunks = [], [], []
         self.of_tiles: list[int] = []
         self.draws, self.logs = [0], [0]
@@ -230,13 +230,19 @@ class Tables:
         self.launches = list(zip([0, *ends], ends, strict=False))
         self.with_gaps: list[Tensor] = []
         for piece, start, end in zip(pieces, self.draws, self.draws[1:], strict=False):
-            self.with_gaps += [piece.mean, self.zero.new_empty(end - start - piece.mean.numel())]
+            sizes_of_both = piece.mean.shape, (end - start - piece.mean.numel(),)
+            self.with_gaps += [torch.empty(size, dtype=torch.float32, device="meta") for size in sizes_of_both]
         self.settings = {"K": rank, "COLUMNS": COLUMNS, "FAST": has_fast_sines(self.zero), "num_warps": 8}
+
+    @property
+    def read(self) -> tuple[Tensor, ...]:
+        """What the kernels read of it."""
+        return self.pieces, self.tiles, self.chunks, self.zero
 
     def draw(self, seed: Tensor) -> tuple[Tensor, Tensor]:
         """All draws one after another, with gaps, and what `weights_of` weighs for a KL."""
-        out = torch.empty(self.draws[-1], device=seed.device)
-        found = torch.empty(BEFORE.value + VALUES.value * len(self.tiles), device=seed.device)
+        out = self.zero.new_empty(self.draws[-1])
+        found = self.zero.new_empty(BEFORE.value + VALUES.value * len(self.tiles))
         _draw_kernel[(len(self.tiles),)](self.tiles, self.pieces, seed, out, found, **self.settings)
         return out, found
 
@@ -251,8 +257,8 @@ class Tables:
             of_kl: The KL's gradient.
             priors: Of each piece, the prior's centre and precision.
         """
-        parts = [torch.empty(max(count, 1), device=seed.device) for count in self.parts]
-        out, logs = (torch.empty(count, device=seed.device) for count in (self.draws[-1], self.logs[-1]))
+        parts = [self.zero.new_empty(max(count, 1)) for count in self.parts]
+        out, logs = (self.zero.new_empty(count) for count in (self.draws[-1], self.logs[-1]))
         addresses = [0 if gradient is None else gradient.data_ptr() for gradient in given]
         addresses += [0] * (-len(addresses) % TOGETHER)
         nothing = self.zero
@@ -271,4 +277,4 @@ class Tables:
         for index in self.of_tiles:
             centre, precision = priors[index]
             weights += [0.5 * precision, 0.5 * precision, -precision * centre, -1.0]
-        return torch.tensor(weights, device=self.zero.device)
+        return torch.tensor(weights, dtype=torch.float32, device=self.zero.device)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from bayesrule.kernels import DrawnKL, FastNoise, JointDraw, untransformed
+from bayesrule.kernels import DrawnKL, FastNoise, JointDraw, fresh_noise_seed, untransformed
 from bayesrule.nn.home import Home, full_precision
 from bayesrule.nn.seed_history import SeedHistory
 from bayesrule.random import NoiseSource, fresh_seed, in_graph, replayable, seeded
@@ -112,21 +112,21 @@ class DrawTable:
         """Whether a pass that begins may have its draws made by other code, from a seed."""
         return self._depth == 1 and self.random and type(self.noise) is FastNoise and untransformed()
 
-    def draw_ahead(self, homes: Sequence[Home], joint: JointDraw | None) -> DrawnKL | None:
+    def draw_ahead(self, homes: Sequence[Home], joint: JointDraw | None, device: torch.device) -> DrawnKL | None:
         """Draw what will be read in the pass that begins; on a CPU, what else is drawn then has noise of the same seed.
 
         Args:
             homes: Whose posteriors.
             joint: They, where there are any, which our own code draws.
+            device: Of all that might be among them.
         """
-        generator, seed = cast(FastNoise, self.noise).generator, None
-        if joint is None or joint.device.type == "cpu":
+        generator, seed, on_device = cast(FastNoise, self.noise).generator, None, None
+        if device.type == "cpu":
             seed = self._seed if replayable(self.noise) else None
             seed = fresh_seed(generator) if seed is None else seed
-        drawn: Sequence[Tensor] = ()
-        kl = None
-        if joint is not None:
-            drawn, kl = joint.draw(joint.draws.fresh_seed(generator) if seed is None else seed)
+        else:
+            on_device = fresh_noise_seed(device, generator)
+        drawn, kl = ((), None) if joint is None else joint.draw(seed if on_device is None else on_device)
         draws = zip(homes, drawn, strict=True)
         self._ahead = seed, _mode(), {home.name: (home, draw) for home, draw in draws}
         return kl

@@ -103,6 +103,7 @@ class HomeFacts:
             all(map(is_, map(_posterior, self._modules), self._posteriors))
             and all(map(is_, map(_family, self._posteriors), self._families))
             and all(map(is_, map(_prior, self.homes), self._priors))
+            and sum(map(len, self._held)) == len(self._parameters)
             and all(map(is_, chain.from_iterable(map(dict.values, self._held)), self._parameters))
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from bayesrule.estimators import WeightSample
@@ -14,8 +15,8 @@ from bayesrule.nn.layer import BayesianLayer
 class JointDraws:
     """The small matrices and vectors that layers will read in the next pass, as far as one can tell.
 
-    What is drawn in vain is lost, and what is missed is drawn when it is read, by the same noise: so it makes no
-    difference to any number what was guessed.
+    What is drawn in vain is lost. What is missed is drawn when it is read: on a CPU by the same code and noise, where
+    gradients are asked for and saved tensors are watched as at the pass's beginning, and elsewhere from the generator.
 
     Args:
         model: The model.
@@ -25,7 +26,7 @@ class JointDraws:
     def __init__(self, model: nn.Module, shared: set[str]) -> None:
         self.layers = [module for module in model.modules() if isinstance(module, BayesianLayer)]
         self.estimators = [layer.estimator for layer in self.layers]
-        self.uses = len(shared)
+        self.shared = set(shared)
         reading = [layer for layer in self.layers if _may_draw_whole(layer, shared)]
         self.whole = [(layer, _draws_whole(layer, shared)) for layer in reading]
         self.choosing = [each for each in self.whole if each[0].estimator.chooses]
@@ -44,10 +45,18 @@ class JointDraws:
         self.joint = JointDraw([pieces[name] for name in self.names], places) if self.names else None
 
     def served(self) -> bool:
-        """Whether there is code for whatever layers may read of these; on a GPU, for what is drawn together."""
+        """Whether there is code for whatever layers may read of these.
+
+        Then every pass takes a seed, whatever is known of it: so that it leaves torch's generator as the next one will.
+        """
         if self.all is None or not self.all.served():
             return False
-        return self.all.device.type == "cpu" if self.joint is None else self.joint.draws.ready()
+        return self.joint is None or self.joint.draws.ready()
+
+    @property
+    def device(self) -> torch.device:
+        """Of all that are `served`."""
+        return torch.device("cpu") if self.all is None else self.all.device
 
     @property
     def of_leaves(self) -> bool:
@@ -55,15 +64,16 @@ class JointDraws:
         return self.all is None or all(parameter.is_leaf for parameter in self.all.parameters)
 
     def outdated(self) -> bool:
-        """Whether parameters lie otherwise, or in another precision, than when they were looked at."""
+        """Whether parameters lie otherwise or elsewhere, or in another precision, than when they were looked at."""
         return self._lie() != self.lie
 
-    def _lie(self) -> list[bool]:
-        return [piece.is_single_and_in_order for piece in self.candidates.values()]
+    def _lie(self) -> list[tuple[object, ...]]:
+        pieces = self.candidates.values()
+        return [(piece.is_single_and_in_order, piece.mean.device, piece.mean.shape) for piece in pieces]
 
     def fit(self, shared: set[str]) -> bool:
         """Whether the layers would still be taken to read the same, of the same posteriors."""
-        if len(shared) != self.uses or [layer.estimator for layer in self.layers] != self.estimators:
+        if shared != self.shared or [layer.estimator for layer in self.layers] != self.estimators:
             return False
         for layer, whole in self.choosing:
             if _draws_whole(layer, shared) != whole:

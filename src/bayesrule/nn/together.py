@@ -37,7 +37,7 @@ class Together:
         if not served and draws.outdated():
             draws = JointDraws(model, table.shared)
             served = draws.served()
-        kl = table.draw_ahead(draws.facts.homes, draws.joint) if served else None
+        kl = table.draw_ahead(draws.facts.homes, draws.joint, draws.device) if served else None
         # Parameters that were computed, for `functional_call`, have a graph behind them, which must not be kept alive.
         self._draws, self._last = (draws, (draws.joint, kl)) if draws.of_leaves else (None, (None, None))
 

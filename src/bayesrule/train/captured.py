@@ -78,7 +78,8 @@ class CapturedStep:
 
     def __init__(self, objective: NegativeELBO, optimizer: Optimizer) -> None:
         self.objective, self.optimizer = objective, optimizer
-        device = next(objective.bnn.parameters()).device
+        self._parameters = list(objective.bnn.parameters())
+        device = self._parameters[0].device
         self._replay = Captured(self._compute, device)
         _check_capturable(optimizer)
         self.weight = torch.zeros((), device=device)
@@ -87,6 +88,8 @@ class CapturedStep:
         """Negative log-likelihood and KL of the batch before the step; read them before the next call."""
         self.weight.fill_(self.objective.annealing(step))
         nll, kl = self._replay(*inputs, targets)
+        # A replay changes parameters, of which nobody is told: what was found for their values before is not theirs.
+        torch.autograd.graph.increment_version(self._parameters)
         return nll, kl
 
     def _compute(self, *batch: Tensor) -> tuple[Tensor, ...]:
