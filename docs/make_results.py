@@ -20,6 +20,7 @@ FIGURES = ROOT / "docs" / "assets" / "results"
 TITLES = {
     "bench/cpu/compiled": "Compiled steps on a CPU, beside other libraries",
     "bench/cpu/dense": "A wide dense layer on a CPU, beside other libraries",
+    "bench/cpu/batch-1024": "Steps on large batches on a CPU, in a longer run",
     "bench/cpu/predictions": "Predictions with many draws on a CPU",
     "elbo-audit": "The ELBO audit",
     "mnist-example": "MNIST, mean-field and 2-tied",
