@@ -33,6 +33,7 @@ class Request:
         inputs: Examples of a prediction; 0 measures none.
         draws: Of the weights in a prediction.
         seed: Of everything random.
+        keep_memory: Whether the C library keeps what is freed, for the rest of the process.
     """
 
     models: tuple[str, ...] = ("mlp",)
@@ -46,6 +47,7 @@ class Request:
     inputs: int = 256
     draws: int = 10
     seed: int = 0
+    keep_memory: bool = False
 
     def cases(self) -> list[tuple[Model, int, Mode]]:
         """Every model at every batch in every mode; bfloat16 goes with each of these."""

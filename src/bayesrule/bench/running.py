@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bayesrule.bench.allocator import keep_memory
 from bayesrule.bench.claims import claims_of
 from bayesrule.bench.floor import work_of
 from bayesrule.bench.job import ADAM, Contender, Job, Mode
@@ -45,6 +46,8 @@ def bench(request: Request, command: str, told: Told = lambda what, done, parts:
     names = tuple(dict.fromkeys((REFERENCE, *request.methods)))
     for name in names:
         method(name)
+    if request.keep_memory:
+        keep_memory()
     skipped = [reason for name in names if name in PEERS and (reason := PEERS[name].absent()) is not None]
     present = [name for name in names if name not in PEERS or PEERS[name].absent() is None]
     parts = [(f"{known.name}, batch {batch}, {mode.name}", partial(steps, known, batch, mode, present, request))
@@ -74,7 +77,7 @@ def bench(request: Request, command: str, told: Told = lambda what, done, parts:
         **result,
         **interrupted,
         "date": datetime.now(UTC).date().isoformat(),
-        "notes": _notes(result),
+        "notes": _notes(result, request),
         "claims": _claims(result),
     }
 
@@ -198,7 +201,7 @@ def _claims(result: Mapping[str, Any]) -> list[dict[str, str]]:
     return claims_of(result["rows"], "cuda" if result["experiment"].endswith("cuda") else "cpu")
 
 
-def _notes(result: Mapping[str, Any]) -> list[str]:
+def _notes(result: Mapping[str, Any], request: Request) -> list[str]:
     """When and with what; the optimizer that all share."""
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     options = ", ".join(f"{key}={value}" for key, value in ADAM.items())
@@ -208,4 +211,6 @@ def _notes(result: Mapping[str, Any]) -> list[str]:
     ]
     if result["device"].startswith("cpu"):
         notes.append(f"This library's compiled code for a CPU: {'in use' if is_there() else 'not in use'}.")
+    if request.keep_memory:
+        notes.append("The C library kept the memory that was freed.")
     return notes

@@ -45,6 +45,9 @@ def bench(
     draws: Annotated[int | None, typer.Option(metavar="N", help="Of a prediction.")] = None,
     threads: Annotated[int, typer.Option(metavar="N", help="Of a CPU.")] = 1,
     seed: Annotated[int, typer.Option(metavar="S", help="Of everything random.")] = 0,
+    keep_memory: Annotated[
+        bool, typer.Option("--keep-memory", help="No waiting for the system's memory: tells small differences (glibc).")
+    ] = False,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="For result.json, table and picture.")] = Path(
         "bayesrule-bench"
     ),
@@ -67,7 +70,7 @@ def bench(
         given = {
             "models": _words(models), "methods": _words(methods), "batches": _numbers(batch), "device": device,
             "modes": _words(compiled), "bf16": bf16, "rounds": rounds, "seconds": seconds, "inputs": inputs,
-            "draws": draws, "seed": seed,
+            "draws": draws, "seed": seed, "keep_memory": keep_memory,
         }  # fmt: skip
         _refuse_to_replace(out, force)
         run_bench(console, preset, {key: value for key, value in given.items() if value is not None}, out, threads)
