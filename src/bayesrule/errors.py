@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
 
 from torch import Tensor
 
@@ -33,6 +34,20 @@ class ShapeMismatch(InvalidArgument):
 
 class Unsupported(BayesruleError, NotImplementedError):  # noqa: N818, likewise
     """A structure has no (cheap) form of the operation asked for; the remedy names one that does."""
+
+
+def check_names(given: Iterable[str], known: Collection[str], what: str) -> None:
+    """Refuse names that there are not.
+
+    Args:
+        given: The names.
+        known: All that there are.
+        what: They name.
+    """
+    unknown = sorted(set(given).difference(known))
+    if unknown:
+        some = ", ".join(islice(known, 8)) + (", …" if len(known) > 8 else "")
+        raise InvalidArgument(f"There is no such {what}", got=", ".join(unknown), remedy=f"There are {some}.")
 
 
 def check_tensors(values: Mapping[str, object], hint: str = "") -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
 from operator import attrgetter, is_
+from threading import get_ident
 from typing import Any, Protocol, runtime_checkable
 from weakref import ref
 
@@ -85,7 +86,7 @@ class DrawnKL:
         self.draws, self.joined, self.kept = draws, Joined(), None
         self.parameters, self.versions, self.wanted = parameters, versions_of(parameters), _wanted(parameters)
         self._link: Tensor | None = None
-        self._in_graph = in_graph()
+        self._made_in = in_graph(), get_ident()
 
     def expect(self, link: Tensor) -> None:
         """The node's output whose gradient is the KL's."""
@@ -96,10 +97,10 @@ class DrawnKL:
         self._link = None
 
     def sum(self, divergence: JointDivergence) -> Tensor | None:
-        """The KL as part of the node; None where it must have one of its own."""
+        """The KL as part of the node; None where it must have one of its own, as in other threads."""
         link = self._link
         self.forget()
-        if link is None or self._in_graph != in_graph() or not self._is_of(divergence.parameters):
+        if link is None or self._made_in != (in_graph(), get_ident()) or not self._is_of(divergence.parameters):
             return None
         found = self.draws.join(link, self.kept, divergence)
         if found is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -80,7 +81,7 @@ class ParameterTap:
     but the parameters, so it may be run any number of times, and the layer and the KL may be differentiated apart.
     """
 
-    _kept: tuple[Tapped, list[tuple[int, int]]] | None = field(default=None, repr=False)
+    _kept: tuple[Tapped, tuple[int, list[tuple[int, int]]]] | None = field(default=None, repr=False)
     left: LeftSlope = field(default_factory=LeftSlope, repr=False)
 
     def take(self, parameters: tuple[Tensor, ...], dtype: torch.dtype | None = None, *, kl: bool = False) -> Tapped:
@@ -94,8 +95,8 @@ class ParameterTap:
             kl: Whether a KL asks, which has a node for itself or with a layer.
         """
         kept, self._kept = self._kept, None
-        states = [(parameter._version, parameter.data_ptr()) for parameter in parameters]
-        if kept is not None and kept[1] == states and _same(kept[0].parameters, parameters):
+        state = get_ident(), [(parameter._version, parameter.data_ptr()) for parameter in parameters]
+        if kept is not None and kept[1] == state and _same(kept[0].parameters, parameters):
             # Another tensor may share a parameter's memory, and other memory be put under a parameter.
             fits = dtype in (None, kept[0].tensors[0].dtype)
             if fits and not (kl and kept[0].slopes.terms is not None):
@@ -103,7 +104,7 @@ class ParameterTap:
         slopes = KLSlopes(forget=self._forget)
         *tensors, link = _Tap.apply(slopes, parameters[0].dtype if dtype is None else dtype, *parameters)
         tapped = Tapped(tuple(tensors), link, slopes, this_moment(), parameters)
-        self._kept = tapped, states
+        self._kept = tapped, state
         return tapped
 
     def _forget(self, slopes: KLSlopes) -> None:

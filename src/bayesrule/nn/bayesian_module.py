@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bayesrule.contractions.batching import takes_batches
-from bayesrule.errors import InvalidArgument
+from bayesrule.errors import InvalidArgument, check_names
 from bayesrule.likelihoods import Likelihood
 from bayesrule.nn.conversion import Conversion
 from bayesrule.nn.draw_table import DrawTable
@@ -60,7 +60,9 @@ class BayesianModule(nn.Module):
             return self(*args, **kwargs)
 
     def at(self, draws: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Any:
-        """The network's outputs at given weights: tensors by parameter name, each in its own layout."""
+        """The network's outputs at given weights, by parameter name, each in its own layout; others are drawn."""
+        parts = (part.name for home in self.homes().values() for part in home.posterior.parts)
+        check_names(draws, dict.fromkeys(parts), "drawn parameter")
         with self.draws.given(draws):
             return self(*args, **kwargs)
 

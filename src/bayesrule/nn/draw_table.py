@@ -17,6 +17,7 @@ from bayesrule.kernels import DrawnKL, FastNoise, JointDraw, fresh_noise_seed, u
 from bayesrule.nn.home import Home, full_precision
 from bayesrule.nn.seed_history import SeedHistory
 from bayesrule.random import NoiseSource, fresh_seed, in_graph, replayable, seeded
+from bayesrule.threads import Turn
 
 
 class DrawTable:
@@ -40,10 +41,11 @@ class DrawTable:
         self._ahead: tuple[int | None, object, dict[str, tuple[Home, Tensor]]] | None = None
         self._given: Mapping[str, Tensor] | None = None
         self._at_mean = False
-        self._history = SeedHistory()
+        self._history, self._turn = SeedHistory(), Turn()
 
     def begin(self, *, seeded: bool = False) -> None:
         """A call begins that keeps its draws, if it is the outermost; ``seeded`` ones choose shared seeds."""
+        self._take_turn()
         if self._depth == 0:
             # A compiler that sees what is there already being changed gives draws back as results, with gradients.
             self._drawn, self._estimated = {}, set()
@@ -56,6 +58,16 @@ class DrawTable:
         self._depth -= 1
         if self._depth == 0:
             self._drawn, self._estimated, self._ahead = {}, set(), None
+        self._end_turn()
+
+    def _take_turn(self) -> None:
+        """Passes of other threads wait."""
+        if not torch.compiler.is_compiling():
+            self._turn.take()
+
+    def _end_turn(self) -> None:
+        if not torch.compiler.is_compiling():
+            self._turn.give_back()
 
     @contextmanager
     def root(self) -> Iterator[None]:
@@ -69,20 +81,24 @@ class DrawTable:
     @contextmanager
     def given(self, draws: Mapping[str, Tensor]) -> Iterator[None]:
         """Use these tensors, by parameter name, instead of drawing."""
+        self._take_turn()
         before, self._given = self._given, draws
         try:
             yield
         finally:
             self._given = before
+            self._end_turn()
 
     @contextmanager
     def at_mean(self) -> Iterator[None]:
         """Use posterior means instead of drawing."""
+        self._take_turn()
         before, self._at_mean = self._at_mean, True
         try:
             yield
         finally:
             self._at_mean = before
+            self._end_turn()
 
     @property
     def random(self) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bayesrule.contractions.batching import takes_batches
 from bayesrule.curvature import Found, find_layers, state_dtype
-from bayesrule.errors import InvalidArgument, Unsupported
+from bayesrule.errors import InvalidArgument, Unsupported, check_names
 from bayesrule.likelihoods import Likelihood
 from bayesrule.optim import saved_state
 from bayesrule.optim.arguments import check_laws, check_network, check_numbers, check_seed, warn_of_biases
@@ -179,6 +179,7 @@ class PosteriorHolder(torch.optim.Optimizer):
     def at(self, draws: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Any:
         """The network's outputs at given weights; the parameters not given are at their means."""
         means = {name: tensor for name, tensor in self.means().items() if not name.startswith(PLAIN_PREFIX)}
+        check_names(draws, means, "parameter")
         given = {name: (draws.get(name, tensor)).to(self.trained[name].dtype) for name, tensor in means.items()}
         return torch.func.functional_call(self.model, given, args, kwargs)
 

@@ -33,6 +33,7 @@ from bayesrule.optim.messages import Gathered, Residuals
 from bayesrule.optim.rule import Rule
 from bayesrule.posteriors import GaussianPosterior
 from bayesrule.random import NoiseSource, by_example
+from bayesrule.threads import turn_of
 
 Noise = Literal["batch", "example"]
 
@@ -79,6 +80,11 @@ class SamplingHolder(DrawingHolder):
             noise: In place of the optimizer's own.
             loss_scale: What the loss is multiplied by (``scaler.get_scale()``); the empirical Fisher must know it.
         """
+        with turn_of(self), self._with_a_draw(noise, loss_scale):
+            yield
+
+    @contextmanager
+    def _with_a_draw(self, noise: NoiseSource | None, loss_scale: float | None) -> Iterator[None]:
         if self._block is not None:
             raise InvalidArgument("sampled_params inside sampled_params", remedy="End the first block before the next.")
         check_trainable({name: self.trained[name] for name in self._drawn})

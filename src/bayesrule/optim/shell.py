@@ -23,6 +23,7 @@ from bayesrule.optim.rule import Message, Rule
 from bayesrule.optim.sampling import Noise, SamplingHolder
 from bayesrule.posteriors import GaussianPosterior
 from bayesrule.priors import Normal, Prior
+from bayesrule.threads import in_turn
 
 
 class PosteriorOptimizer(SamplingHolder):
@@ -98,6 +99,7 @@ class PosteriorOptimizer(SamplingHolder):
         self._landing: Landing | None = None
 
     @torch.no_grad()
+    @in_turn
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update from the messages of the blocks since the last step; a closure is evaluated at a draw first.
 

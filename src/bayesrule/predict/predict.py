@@ -15,6 +15,7 @@ from bayesrule.posteriors import Posterior
 from bayesrule.predict.draws import draw_weights, draws_within
 from bayesrule.predict.evaluate import at_one, at_several, evaluating
 from bayesrule.predict.predictive import Predictive
+from bayesrule.threads import turn_of
 from bayesrule.typing import Drawable
 
 MEMORY_LIMIT = 2**30
@@ -43,7 +44,8 @@ def predict(
 
     The model is evaluated in eval mode and without gradients. Draw number i depends on the seed and i alone: the
     same seed gives the same numbers whatever the batch size and the memory limit. Torch's own generators, and every
-    module's training flag, are afterwards as they were; later training does not change the prediction.
+    module's training flag, are afterwards as they were; later training does not change the prediction. Threads that
+    predict by one model take turns.
 
     Args:
         model: A converted model, or an optimizer that holds a posterior.
@@ -64,10 +66,20 @@ def predict(
             remedy="Use br.bayesianize on the network first.",
         )
     _check(inputs, samples, batch_size, strategy)
+    with turn_of(model):
+        found = _outputs(model, inputs, samples, seed, batch_size, memory_limit, strategy)
+    return Predictive(found, _as_it_is(likelihood if likelihood is not None else model.default_likelihood()), seed)
+
+
+def _outputs(
+    model: Drawable, inputs: tuple[Tensor, ...], samples: int, seed: int, batch_size: int, memory_limit: int,
+    strategy: Strategy,
+) -> Tensor:  # fmt: skip
+    """At all draws."""
     posteriors = model.posteriors()
     several = min(draws_within(memory_limit, posteriors), DRAWS_TOGETHER)
 
-    def outputs(evaluate: Callable[..., Tensor], chunk: int) -> Tensor:
+    def at_draws(evaluate: Callable[..., Tensor], chunk: int) -> Tensor:
         found = []
         for start in range(0, samples, chunk):
             draws = draw_weights(posteriors, range(start, min(start + chunk, samples)), seed)
@@ -77,15 +89,13 @@ def predict(
 
     with evaluating(model, posteriors):
         if strategy == "loop" or (strategy == "auto" and not _worth_batching(model, posteriors, len(inputs[0]))):
-            found = outputs(at_one, 1)
-        else:
-            try:
-                found = outputs(at_several, several)
-            except Unsupported:
-                if strategy == "vmap":
-                    raise
-                found = outputs(at_one, 1)
-    return Predictive(found, _as_it_is(likelihood if likelihood is not None else model.default_likelihood()), seed)
+            return at_draws(at_one, 1)
+        try:
+            return at_draws(at_several, several)
+        except Unsupported:
+            if strategy == "vmap":
+                raise
+            return at_draws(at_one, 1)
 
 
 def _worth_batching(model: Drawable, posteriors: dict[str, Posterior], examples: int) -> bool:
