@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesrule.forward_mode import in_forward_mode
 from bayesrule.kernels.divergence_operators import (
     NumberAndSlopes,
     Slopes,
@@ -30,10 +31,13 @@ def has_fused_divergence(*tensors: Tensor) -> bool:
 
 
 def is_compiled_on_cpu(*tensors: Tensor) -> bool:
-    """Whether a compiler sees these on a CPU: there it makes all entries of ``U Vᵀ``, which an operator need not."""
-    return torch.compiler.is_compiling() and all(
-        tensor.device.type == "cpu" and tensor.dtype in (torch.float32, torch.float64) for tensor in tensors
-    )
+    """Whether a compiler sees these on a CPU: there it makes all entries of ``U Vᵀ``, which an operator need not.
+
+    In forward mode it has to: an operator would drop tangents without a word.
+    """
+    if not torch.compiler.is_compiling() or in_forward_mode():
+        return False
+    return all(tensor.device.type == "cpu" and tensor.dtype in (torch.float32, torch.float64) for tensor in tensors)
 
 
 def diagonal_divergence(mean: Tensor, log_std: Tensor, centre: float, precision: float) -> Tensor:

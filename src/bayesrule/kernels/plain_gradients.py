@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesrule.forward_mode import in_forward_mode
+
 
 def to_be_differentiated(*gradients: Tensor | None) -> bool:
     """Whether a node's gradient takes plain operations: for a further derivative, or of a batch of gradients."""
-    if torch.is_grad_enabled() or torch._C._functorch.peek_interpreter_stack() is not None:
+    if torch.is_grad_enabled() or in_forward_mode() or torch._C._functorch.peek_interpreter_stack() is not None:
         return True
     return any(each is not None and torch._C._functorch.is_legacy_batchedtensor(each) for each in gradients)
 

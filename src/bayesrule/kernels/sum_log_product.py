@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesrule.forward_mode import in_forward_mode
 from bayesrule.kernels.eager import ordinary_on_cpu
 from bayesrule.kernels.log_blocks import FEW_ENTRIES, sum_log_blocks
 from bayesrule.kernels.log_nodes import sum_log_by_nodes
@@ -20,8 +21,10 @@ def sum_log_product(left: Tensor, right: Tensor) -> Tensor:
     """``Σ_ij log Σ_a left_ia right_ja`` for positive (…, m, k) and (…, n, k) factors.
 
     The gradient, ``(1/S) right`` and ``(1/S)ᵀ left`` with ``S = left rightᵀ``, is found in the same pass and kept as
-    k(m + n) numbers.
+    k(m + n) numbers. Forward-mode derivatives are those of plain operations, which make S and its tangent.
     """
+    if in_forward_mode():
+        return (left @ right.mT).log().sum((-2, -1))
     return _SumLogProduct.apply(left, right)[0]
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesrule.forward_mode import in_forward_mode
+
 
 def event_dims(event_dim: int) -> tuple[int, ...]:
     """The trailing dimensions of an event: ``(-event_dim, …, -1)``."""
@@ -17,6 +19,8 @@ def event_dims(event_dim: int) -> tuple[int, ...]:
 
 def sum_of_squares(x: Tensor, event_dim: int, centre: Tensor | None = None) -> Tensor:
     """``Σ (x − centre)²`` over the event, 0 being the default centre; for the gradient nothing but ``x`` is kept."""
+    if in_forward_mode():  # a dual tensor is a view, of a base without its tangent
+        return (x if centre is None else x - centre).square().sum(event_dims(event_dim))
     if centre is None or centre.ndim == 0:
         x, event_dim = _in_its_own_layout(x, event_dim)
     return _SumOfSquares.apply(x, centre, event_dim)

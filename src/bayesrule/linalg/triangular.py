@@ -7,12 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesrule.forward_mode import in_forward_mode
+
 
 def log_diagonal_cholesky(raw: Tensor) -> Tensor:
     """A lower-triangular factor ``D (I + N)``: D is ``exp`` of the diagonal of ``raw``, N its strictly lower part.
 
     In units of D a step of an optimizer means the same whatever the scale; absolute entries would drown a small D.
     """
+    if in_forward_mode():
+        scale = _diagonal(raw).exp()
+        return (raw * scale.unsqueeze(-1)).tril(-1) + scale.diag_embed()
     return _LogDiagonalCholesky.apply(raw)
 
 
@@ -32,6 +37,8 @@ def triangular_moments(factor: Tensor) -> tuple[Tensor, Tensor]:
 
     A KL needs both; together their gradient is one matrix.
     """
+    if in_forward_mode():
+        return factor.square().sum(-1, keepdim=True), triangular_logdet(factor)
     return _TriangularMoments.apply(factor)
 
 
