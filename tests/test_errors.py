@@ -69,28 +69,6 @@ def test_arrays_are_refused_in_the_same_words(call: Callable[[object], object]) 
 
 @every_estimator
 @pytest.mark.parametrize(
-    ("contraction", "x"),
-    [
-        (LINEAR, torch.zeros(0, 4)),
-        (LINEAR, torch.zeros(0, 7, 4)),
-        (Augmented(LINEAR), torch.zeros(0, 4)),
-        (CONV, torch.zeros(0, 4, 5, 5)),
-        (TRANSPOSED, torch.zeros(0, 4, 5)),
-        (EMBEDDING, torch.zeros(0, dtype=torch.int64)),
-    ],
-)
-def test_a_batch_of_zero_rows(estimator: Estimator, contraction: Contraction, x: Tensor) -> None:
-    with pytest.raises(ShapeMismatch) as error:
-        estimator(posterior(Diagonal(), contraction), contraction, x)
-    assert parts(error.value) == (
-        "A batch needs at least one row",
-        f"an input of shape {tuple(x.shape)}",
-        "Skip empty batches, for example by drop_last or by checking len(batch).",
-    )
-
-
-@every_estimator
-@pytest.mark.parametrize(
     ("contraction", "shape", "what"),
     [
         (LINEAR, (2, 5), "Linear takes 4 channels in dimension -1"),

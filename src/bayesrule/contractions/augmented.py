@@ -53,5 +53,7 @@ class Augmented(Contraction):
 
     def _add_row(self, output: Tensor, row: Tensor) -> Tensor:
         # Leading dimensions of a row (many weights at once) come before the output's examples and positions.
-        spread = row.reshape(*row.shape[:-1], *(1,) * (output.ndim - row.ndim), -1)
+        # In the output's precision, as every bias: of a float32 one the output would be float32, under autocast too.
+        row = row.to(output.dtype)
+        spread = row.reshape(*row.shape[:-1], *(1,) * (output.ndim - row.ndim), row.shape[-1])
         return output + spread.movedim(-1, self.channel_dim)

@@ -70,7 +70,8 @@ class Contraction(ABC):
             # a product for each example: moving the channels last would copy them, and back
             positions = channels.flatten(self.channel_dim + 1).flatten(0, -3)
             mixed = torch.bmm(matrix.expand(len(positions), *matrix.shape), positions)
-            return mixed.reshape(*channels.shape[: self.channel_dim], -1, *channels.shape[self.channel_dim + 1 :])
+            shape = *channels.shape[: self.channel_dim], len(matrix), *channels.shape[self.channel_dim + 1 :]
+            return mixed.reshape(shape)
         last = channels.movedim(self.channel_dim, -1)
         if self.groups == 1:
             mixed = last @ matrix.mT
@@ -79,14 +80,6 @@ class Contraction(ABC):
             grouped = last.unflatten(-1, (self.groups, rank)), matrix.unflatten(-2, (self.groups, -1))
             mixed = torch.einsum("...gr,gor->...go", *grouped).flatten(-2)
         return mixed.movedim(-1, self.channel_dim)
-
-    def check_input(self, x: Tensor) -> None:
-        """Refuse inputs that cannot be contracted."""
-        if x.ndim > 0 and x.shape[0] == 0:
-            raise ShapeMismatch(
-                "A batch needs at least one row", got=f"an input of shape {tuple(x.shape)}",
-                remedy="Skip empty batches, for example by drop_last or by checking len(batch).",
-            )  # fmt: skip
 
 
 def column_blocks(factor: Tensor, blocks: int, unit: int = 1) -> list[tuple[int, Tensor]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from bayesrule.contractions import Contraction
@@ -30,7 +31,6 @@ class Estimator(ABC):
             x: A batch of inputs.
             noise: Where noise comes from; torch's global generator by default.
         """
-        contraction.check_input(x)
         output = self.output(posterior, contraction, x, FromGenerator() if noise is None else noise)
         return contraction.settle(x, output, posterior.mean)
 
@@ -47,3 +47,9 @@ class Estimator(ABC):
     @abstractmethod
     def output(self, posterior: Posterior, contraction: Contraction, x: Tensor, noise: NoiseSource) -> Tensor:
         """The output, by this estimator's way of drawing."""
+
+
+def drawn(posterior: Posterior, noise: NoiseSource) -> Tensor:
+    """A draw, without autocast: products of factors in half precision would lose small variances."""
+    with torch.autocast(posterior.mean.device.type, enabled=False):
+        return posterior.from_noise(posterior.noise_from(noise))

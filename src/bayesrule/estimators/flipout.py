@@ -9,7 +9,7 @@ from torch import Tensor
 from bayesrule.contractions import Contraction
 from bayesrule.contractions.contraction import example_signs
 from bayesrule.errors import Unsupported
-from bayesrule.estimators.estimator import Estimator
+from bayesrule.estimators.estimator import Estimator, drawn
 from bayesrule.posteriors import Posterior
 from bayesrule.random import NoiseSource, by_example
 
@@ -26,12 +26,12 @@ class Flipout(Estimator):
         """The output at the mean and the sign-flipped perturbation."""
         refuse_correlated(posterior, contraction)
         output = contraction(x, posterior.mean)
-        drawn = posterior.from_noise(posterior.noise_from(noise))
+        change = drawn(posterior, noise) - posterior.mean
         noise = by_example(noise)
         input_signs = contraction.sign_shape(x)
         flipped = x if input_signs is None else x * noise(input_signs, "sign", x)
         signs = noise(example_signs(output, contraction.channel_dim, -contraction.channel_dim), "sign", output)
-        return output + contraction(flipped, drawn - posterior.mean) * signs
+        return output + contraction(flipped, change) * signs
 
 
 def refuse_correlated(posterior: Posterior, contraction: Contraction) -> None:

@@ -27,18 +27,18 @@ class LocalReparam(Estimator):
         self, posterior: Posterior, contraction: Contraction, x: Tensor, noise: NoiseSource, bias: BiasLaw
     ) -> Tensor | None:
         """As the posterior has it."""
-        contraction.check_input(x)
         return posterior.fused_output(contraction, x, by_example(noise), bias)
 
     def output(self, posterior: Posterior, contraction: Contraction, x: Tensor, noise: NoiseSource) -> Tensor:
-        """``op(x, mean)`` and the posterior's projected noises."""
+        """``op(x, mean)`` and the posterior's projected noises, in the precision that the layer has without them."""
         noise = by_example(noise)
         fused = posterior.fused_output(contraction, x, noise)
         if fused is not None:
             return fused
-        output = contraction(x, posterior.mean)
+        at_mean = output = contraction(x, posterior.mean)
         with torch.autocast(x.device.type, enabled=False):  # half precision holds neither σ² nor x²
             terms = posterior.project(contraction, x.to(posterior.mean.dtype) if x.is_floating_point() else x)
         for term in terms:
-            output = output + term.apply(noise(term.noise_shape(output, contraction), "normal", output), contraction)
-        return output
+            drawn = noise(term.noise_shape(at_mean, contraction), "normal", at_mean)
+            output = output + term.apply(drawn, contraction)
+        return output.to(at_mean.dtype)  # of scales in full precision it would be float32, under autocast too

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from bayesrule.contractions import Contraction
-from bayesrule.estimators.estimator import Estimator
+from bayesrule.estimators.estimator import Estimator, drawn
 from bayesrule.posteriors import Posterior
 from bayesrule.random import NoiseSource, by_parts, in_graph
 
@@ -25,10 +25,6 @@ class WeightSample(Estimator):
         partial = posterior.independent and not in_graph() and by_parts(noise)
         used = contraction.used_rows(x) if partial else None
         if used is None:
-            return contraction(x, _drawn(posterior, noise))
+            return contraction(x, drawn(posterior, noise))
         rows, picks = used
-        return _drawn(posterior.select_rows(rows), noise)[..., picks, :]
-
-
-def _drawn(posterior: Posterior, noise: NoiseSource) -> Tensor:
-    return posterior.from_noise(posterior.noise_from(noise))
+        return drawn(posterior.select_rows(rows), noise)[..., picks, :]

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bayesrule.kernels import Bias, LinkedKL, sum_linked
 from bayesrule.posteriors import Family, Part, Posterior, Variational
+from bayesrule.posteriors.variational import at_least_single, in_half
 from bayesrule.priors import Prior, kl_divergence
 
 
@@ -43,12 +44,14 @@ class Home(nn.Module):
         self.prior = prior
         self.hyperparameters = nn.Module()
         with torch.no_grad():
-            tensors = prior.hyperparameters(self.posterior())
+            tensors = prior.hyperparameters(self.at_least_single())
         for key, value in tensors.items():
             if isinstance(value, nn.Parameter):
                 self.hyperparameters.register_parameter(key, value)
             else:
                 self.hyperparameters.register_buffer(key, value)
+        if in_half(mean):
+            self.hyperparameters.to(mean.dtype)
 
     @property
     def mean(self) -> Tensor:
@@ -58,6 +61,10 @@ class Home(nn.Module):
     def forward(self) -> Posterior:
         """The posterior value."""
         return self.posterior()
+
+    def at_least_single(self) -> Posterior:
+        """The posterior value that a KL is found of, of parameters in half precision too."""
+        return self.posterior.at_least_single()
 
     def linked_kl(self) -> LinkedKL | None:
         """The KL to a prior that is given by numbers, where its gradient can meet that of a layer."""
@@ -113,10 +120,12 @@ _posterior, _family, _prior = itemgetter("posterior"), attrgetter("family"), att
 
 def kls_of_homes(
     homes: Iterable[Home],
-    posterior: Callable[[Home], Posterior] = Home.__call__,
+    posterior: Callable[[Home], Posterior] = Home.at_least_single,
     prior_tensors: Callable[[Home], dict[str, Tensor]] = Home.prior_tensors,
 ) -> dict[str, Tensor]:
-    """The KL of each, a sum over its weights; homes whose priors share scales are settled together.
+    """The KL of each, a sum over its weights, in single precision at least.
+
+    Homes whose priors share scales are settled together.
 
     Args:
         homes: Where the posteriors are kept.
@@ -133,7 +142,11 @@ def kls_of_homes(
             with full_precision(sharing[0]):
                 found = {home.name: posterior(home) for home in sharing}
                 shared = sharing[0].prior.share(found.values())
-                return {home.name: kl_divergence(found[home.name], shared, prior_tensors(home)) for home in sharing}
+                given = {
+                    home.name: {name: at_least_single(tensor) for name, tensor in prior_tensors(home).items()}
+                    for home in sharing
+                }
+                return {name: kl_divergence(found[name], shared, given[name]) for name in found}
 
         # A posterior that is gathered from several processes would stay whole until its gradient is taken.
         gathered = any(home.posterior.gather is not None for home in sharing) and torch.is_grad_enabled()

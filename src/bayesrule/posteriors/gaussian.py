@@ -111,7 +111,9 @@ class GaussianPosterior(Posterior):
     def fused_output(
         self, contraction: Contraction, x: Tensor, noise: NoiseSource, bias: BiasLaw | None = None
     ) -> Tensor | None:
-        """As the covariance has it."""
+        """As the covariance has it; not of an empty batch, which plain operations take and such code need not."""
+        if not x.numel():
+            return None
         return self.covariance.fused_output(self.mean, self.stored, contraction, x, noise, bias)
 
     def fused_sample(self, source: NoiseSource) -> Tensor | None:

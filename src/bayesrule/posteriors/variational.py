@@ -60,14 +60,19 @@ class Variational(nn.Module):
 
     def forward(self) -> Posterior:
         """The posterior these parameters stand for."""
-        parameters = dict(zip(self._names, self._tensors(), strict=True))
+        posterior = self.at(dict(zip(self._names, self._whole(), strict=True)))
         if self.gather is not None:  # a whole tensor is new in every pass: nothing of it may be kept between two
-            return self.at({name: self.gather(tensor) for name, tensor in parameters.items()})
-        posterior = self.at(parameters)
+            return posterior
         if isinstance(posterior, GaussianPosterior) and (stored := self.stored()) is not None:
             # A value that nobody has yet is not changed by it, and made only once.
             object.__setattr__(posterior, "stored", stored)
         return posterior
+
+    def at_least_single(self) -> Posterior:
+        """The same, of parameters in single precision where they are kept in half: for sums over all weights."""
+        if not any(map(in_half, self._tensors())):
+            return self()
+        return self.at(dict(zip(self._names, map(at_least_single, self._whole()), strict=True)))
 
     def stored(self) -> StoredParameters | None:
         """The parameters behind their tap, where one node may give them all their gradients."""
@@ -83,6 +88,11 @@ class Variational(nn.Module):
         held = self._parameters
         return tuple(held[name] if name in held else getattr(self, name) for name in self._names)  # type: ignore[misc]
 
+    def _whole(self) -> tuple[Tensor, ...]:
+        """The same, put together where they are kept in parts."""
+        tensors = self._tensors()
+        return tensors if self.gather is None else tuple(map(self.gather, tensors))
+
     def piece(self) -> Piece | None:
         """The parameters as one of a model's pieces, where they are kept whole and each output's weights together."""
         layout = self.parts[0].layout
@@ -95,8 +105,7 @@ class Variational(nn.Module):
         stored = self.stored()
         if stored is not None:
             return stored.for_layer()
-        parameters = self._tensors()
-        return parameters if self.gather is None else tuple(self.gather(tensor) for tensor in parameters)
+        return self._whole()
 
     def at(self, parameters: Mapping[str, Tensor]) -> Posterior:
         """The posterior other values of the parameters stand for; leading dimensions of all of them are a batch."""
@@ -110,6 +119,16 @@ class Variational(nn.Module):
     def _event(self, mean: Tensor) -> Tensor:
         layout = self.parts[0].layout
         return layout.matrix(mean) if len(self.parts) == 1 and isinstance(layout, MatrixView) else mean
+
+
+def in_half(tensor: Tensor) -> bool:
+    """Whether it is in one of the half precisions: a sum over many weights does not fit float16, nor bfloat16 well."""
+    return tensor.dtype in (torch.float16, torch.bfloat16)
+
+
+def at_least_single(tensor: Tensor) -> Tensor:
+    """Half precision made single, any other left as it is."""
+    return tensor.float() if in_half(tensor) else tensor
 
 
 def _tappable(parts: tuple[Part, ...], event_dim: int) -> bool:
