@@ -199,6 +199,15 @@ def by_rank() -> Tensors:
     return {"draw": draw, "output": output, **optimizer_steps(optimizer, parallel.own)}
 
 
+NEED_WHOLE: dict[str, Callable[[Any], Any]] = {
+    "br.save": lambda bnn: br.save(bnn, "never written"),
+    "br.mean_module": br.mean_module,
+    "br.compress": lambda bnn: br.compress(bnn, 1),
+    "br.prune": br.prune,
+}
+"""What no process can do by itself with its part of a model."""
+
+
 def refusals() -> dict[str, str]:
     """What processes that disagree are told, all of them."""
     return dict(_refusals())
@@ -216,6 +225,10 @@ def _refusals() -> Iterator[tuple[str, str]]:
         optimizer.nll(optimizer.model(x), y).backward()
     yield "not finite", _message(optimizer.step)
     yield "Auto", _message(lambda: data_parallel(converted(estimator=br.Auto()), noise="example"))
+    sharded = converted(posterior=br.Diagonal())
+    fully_sharded(sharded)
+    for name, verb in NEED_WHOLE.items():
+        yield name, _message(partial(verb, sharded))
 
 
 def _message(action: Callable[[], Any]) -> str:
@@ -226,13 +239,26 @@ def _message(action: Callable[[], Any]) -> str:
     return "no error"
 
 
+def saved_whole(folder: Path) -> dict[str, Tensors]:
+    """What `whole_state_dict` gives of a sharded model, and what the first process saved of it."""
+    bnn = converted(prior=br.LearnedNormal())
+    fully_sharded(bnn)
+    adam_steps(bnn, lambda x, y: (F.cross_entropy(bnn(x), y) + br.kl(bnn) / N_DATA).backward())
+    state = whole_state_dict(bnn)
+    if dist.get_rank() > 0:
+        return {"whole": state, "read": state}
+    whole = converted(prior=br.LearnedNormal())
+    whole.load_state_dict(state)
+    return {"whole": state, "read": br.load(br.save(whole, folder), into=network(seed=2)).state_dict()}
+
+
 def main(rank: int, size: int, rendezvous: str, out: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=size, timeout=timedelta(seconds=60)
     )
     found: dict[str, Any] = {name: train() for name, train in TOGETHER.items()}
-    found["by rank"], found["refusals"] = by_rank(), refusals()
+    found["by rank"], found["refusals"], found["saved"] = by_rank(), refusals(), saved_whole(out / "saved")
     torch.save(found, out / f"{rank}.pt")
     dist.destroy_process_group()
 

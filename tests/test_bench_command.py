@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
-from bayesrule.bench import PEERS, running
+from bayesrule.bench import MODELS, PEERS, Request, bench, running
+from bayesrule.bench.models import dense
 from bayesrule.bench.peers.peer import Peer, importing
-from command_line import bayesrule
+from command_line import bayesrule, refused
 
 REFUSED = {
     "a device": (("--device", "tpu"), "--device is cpu or cuda"),
@@ -62,3 +66,56 @@ def test_what_was_measured_before_an_interruption_is_kept(monkeypatch: pytest.Mo
     assert "after 1 of 3 parts" in ran.complaint
     result = json.loads((tmp_path / "result.json").read_text())
     assert {row["dataset"] for row in result["rows"]} == {"mlp-small, batch 2"}
+
+
+TOO_WIDE = "dense-999999999999"  # its inputs alone are more than any machine can address
+FEW = {"batches": (4,), "rounds": 1, "seconds": 0.0, "inputs": 0}
+
+
+def test_a_model_that_no_memory_holds_is_named_with_a_remedy(tmp_path: Path) -> None:
+    ran = bayesrule("bench", "--models", TOO_WIDE, "--methods", "ktied", "--out", tmp_path / "costs")
+    refused(ran, 2, f"no memory here.*\n.*{TOO_WIDE}, batch 128", "Name a smaller model, such as dense-1024")
+    assert not any((tmp_path / "costs").iterdir())
+
+
+def test_a_model_that_no_memory_holds_does_not_cost_the_others_their_results() -> None:
+    result = bench(Request(models=("dense-4", TOO_WIDE, "dense-5"), methods=("ktied",), **FEW), "bayesrule bench")
+    assert {row["dataset"] for row in result["rows"]} == {"dense-4, batch 4", "dense-5, batch 4"}
+    (reason,) = result["skipped"]
+    assert reason.startswith(f"{TOO_WIDE}, batch 4, eager, float32: no memory (")
+
+
+def test_a_contender_whose_network_finds_no_memory_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def network() -> nn.Module:
+        made.append(None)
+        if len(made) > 1:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
+        return nn.Linear(4, 4)
+
+    monkeypatch.setitem(MODELS, "once", replace(dense(4), name="once", network=network))
+    result = bench(Request(models=("once",), methods=("ktied",), **FEW), "bayesrule bench")
+    assert {row["method"] for row in result["rows"]} == {"point"}
+    assert result["skipped"] == [
+        "once, batch 4, eager, float32: ktied (RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to "
+        "allocate 8 bytes)"
+    ]
+
+
+def test_an_error_that_is_not_of_memory_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> running.Found:
+        raise RuntimeError("not of memory")
+
+    monkeypatch.setattr(running, "steps", broken)
+    with pytest.raises(RuntimeError, match="not of memory"):
+        bench(Request(models=("dense-4",), methods=("ktied",), **FEW), "bayesrule bench")
+
+
+def test_the_list_fits_a_page_and_its_commands_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = f"pip install --no-deps nowhere {' '.join(f'needed-by-nowhere-{number}' for number in range(9))}"
+    monkeypatch.setitem(PEERS, "nowhere", Peer("nowhere", command, importing("nowhere"), PEERS["ivon-opt"].build))
+    said = bayesrule("bench", "--list").said
+    assert max(map(len, said.splitlines())) <= 100
+    assert "nowhere is not installed, or not whole (No package metadata was found for nowhere):\n    pip" in said
+    assert command in re.sub(r" \\\n +", " ", said)

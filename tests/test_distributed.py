@@ -76,9 +76,26 @@ def test_noise_by_rank_differs_and_posteriors_do_not(found: list[dict[str, Any]]
     assert all(torch.equal(first[name], second[name]) for name in first.keys() - random)
 
 
+def test_a_sharded_model_is_put_together_and_saved(found: list[dict[str, Any]]) -> None:
+    first, second = (process["saved"] for process in found)
+    assert first["read"].keys() == first["whole"].keys() == second["whole"].keys()
+    for name, tensor in first["read"].items():
+        assert type(tensor) is torch.Tensor
+        assert torch.equal(tensor, first["whole"][name])
+        assert torch.equal(tensor, second["whole"][name])
+    start = cases.converted().state_dict()
+    assert all(not torch.equal(tensor, start[name]) for name, tensor in first["read"].items() if name in start)
+
+
 @pytest.mark.parametrize(
     ("case", "part"),
-    [("other weights", "do not start from the same weights"), ("not finite", "not finite"), ("Auto", "LocalReparam")],
+    [
+        ("other weights", "do not start from the same weights"),
+        ("not finite", "not finite"),
+        ("Auto", "LocalReparam"),
+        *((name, f"{name} needs whole tensors") for name in cases.NEED_WHOLE),
+        *((name, "Load br.distributed.whole_state_dict(bnn)") for name in cases.NEED_WHOLE),
+    ],
 )
 def test_refusals_reach_every_process(case: str, part: str, found: list[dict[str, Any]]) -> None:
     assert all(part in process["refusals"][case] for process in found)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import jaxtyping
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 import bayesrule as br
 from bayesrule.errors import InvalidArgument, ShapeMismatch, Unsupported
@@ -94,6 +99,57 @@ def test_plain_networks_are_refused_by_name(tmp_path: object) -> None:
     for verb in (lambda: br.kl(plain), lambda: br.predict(plain, x), lambda: br.save(plain, str(tmp_path))):
         with pytest.raises(InvalidArgument, match=r"br\.bayesianize"):
             verb()
+
+
+WRAPPERS = {
+    "DataParallel": (nn.DataParallel, r"Give its \.module,"),
+    "AveragedModel": (AveragedModel, r"Give its \.module,"),
+    "AveragedModel of a wrapper": (lambda bnn: AveragedModel(nn.DataParallel(bnn)), r"Give its \.module\.module,"),
+    "of a compiled model": (lambda bnn: nn.DataParallel(torch.compile(bnn, backend="eager")), r"Give its \.module,"),
+    "compiled": (lambda bnn: torch.compile(nn.DataParallel(bnn), backend="eager"), r"Give its \.module,"),
+}
+VERBS = {
+    "kl": br.kl,
+    "posteriors": br.posteriors,
+    "predict": lambda model: br.predict(model, torch.zeros(2, 4)),
+    "save": lambda model: br.save(model, "never written"),
+    "mean_module": br.mean_module,
+    "compress": lambda model: br.compress(model, 1),
+    "prune": br.prune,
+    "NegativeELBO": lambda model: br.NegativeELBO(model, 40),
+    "data_parallel": br.distributed.data_parallel,
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(("wrap", "remedy"), WRAPPERS.values(), ids=WRAPPERS)
+def test_what_wraps_a_converted_model_is_refused_with_the_way_to_it(
+    verb: str, wrap: Callable[[nn.Module], nn.Module], remedy: str
+) -> None:
+    wrapped = wrap(br.bayesianize(net(), br.Diagonal(), likelihood=br.Categorical()))
+    with pytest.raises(InvalidArgument, match=remedy):
+        VERBS[verb](wrapped)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_wraps_a_plain_network_is_refused_as_one(verb: str) -> None:
+    for plain in (net(), AveragedModel(net())):
+        with pytest.raises(InvalidArgument, match=r"Use br\.bayesianize"):
+            VERBS[verb](plain)
+
+
+@pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_available()), reason="torch was built without gloo")
+def test_data_parallel_processes_are_told_where_the_model_is(tmp_path: Path) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(br.bayesianize(net(), likelihood=br.Categorical()))
+        for verb in VERBS.values():
+            with pytest.raises(InvalidArgument, match=r"DistributedDataParallel\. Give its \.module, the converted"):
+                verb(wrapped)
+        assert br.kl(wrapped.module) > 0
+    finally:
+        del wrapped
+        dist.destroy_process_group()
 
 
 def test_a_model_is_not_loaded_into_a_model(tmp_path: object) -> None:

@@ -6,6 +6,8 @@ import json
 import os
 import pickle
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from torch import nn
 
 import bayesrule as br
 from bayesrule.errors import Unsupported
+from bayesrule.nn.model_folder import write_folder
 from round_trips import check_equal, inputs, mlp, moved
 
 
@@ -78,6 +81,35 @@ def test_what_could_not_be_read_back_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match=r"keeps tensors only.*0._extra_state"):
         br.save(br.bayesianize(nn.Sequential(Stateful(5, 3))), tmp_path / "m")
     assert not (tmp_path / "m").exists()
+
+
+SAVES_AGAIN = """
+import sys, torch, bayesrule as br
+net = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3))
+br.save(br.load(sys.argv[1], into=net), sys.argv[2])
+"""
+
+
+def test_equal_models_are_equal_files(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    bnn = br.bayesianize(net, br.KTied(2), br.GroupARD("row"), likelihood=br.Gaussian(0.1))
+    files = [br.save(bnn, tmp_path / str(number)) / "model.safetensors" for number in range(8)]
+    assert len({file.read_bytes() for file in files}) == 1  # safetensors' own order of two entries varies by chance
+    folders = tmp_path / "0", tmp_path / "other process"
+    subprocess.run([sys.executable, "-c", SAVES_AGAIN, *folders], check=True, env={**os.environ, "PYTHONHASHSEED": "7"})
+    for name in ("model.safetensors", "config.json"):
+        first, second = ((folder / name).read_bytes() for folder in folders)
+        assert first == second, name
+
+
+@pytest.mark.parametrize("name", ["weight", "gewichtsname-größer"])
+def test_tensors_are_aligned(name: str, tmp_path: Path) -> None:
+    write_folder(tmp_path, {"note": "größer"}, {name: torch.arange(3.0)})
+    content = (tmp_path / "model.safetensors").read_bytes()
+    assert int.from_bytes(content[:8], "little") % 8 == 0
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        assert torch.equal(file.get_tensor(name), torch.arange(3.0))
+        assert json.loads(file.metadata()["config"])["note"] == "größer"
 
 
 def test_a_model_can_be_written_over_another(tmp_path: Path) -> None:

@@ -56,6 +56,18 @@ def test_a_model_read_back_predicts_the_same_to_the_last_bit(fitted: Fitted, tmp
     assert (loaded.save(tmp_path / "again") / "config.json").read_text() == (folder / "config.json").read_text()
 
 
+def test_a_fit_done_again_gives_the_same_files_whatever_the_time_it_took(tmp_path: Path) -> None:
+    folders = []
+    for seconds in (1.5, 2.5):
+        model, fit = fit_table(table().drop(columns="price"), "kind", settings=SETTINGS)
+        model.info["metrics"] = {**fit.metrics, "seconds": seconds}
+        folders.append(model.save(tmp_path / str(seconds)))
+        assert json.loads((folders[-1] / "metrics.json").read_text()) == model.info["metrics"]
+    for name in ("model.safetensors", "config.json"):
+        first, second = ((folder / name).read_bytes() for folder in folders)
+        assert first == second, name
+
+
 def test_members_of_different_make_are_read_back(classification: Fitted, tmp_path: Path) -> None:
     model, fit = classification
     members = list(model.members.members)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class BayesruleError(Exception):
@@ -63,3 +64,31 @@ def check_tensors(values: Mapping[str, object], hint: str = "") -> None:
                 f"{name} must be one tensor", got=type(value).__name__,
                 remedy=f"Give torch.as_tensor({name}). {hint}".rstrip(),
             )  # fmt: skip
+
+
+def conversion_remedy(model: object, wanted: type) -> str:
+    """What to do with a model that is not converted: take the converted one that a wrapper holds, or convert it.
+
+    Args:
+        model: A network, or torch's wrapper of one: DDP, `DataParallel`, `AveragedModel`.
+        wanted: The class, or protocol, of the converted models that will do.
+    """
+    inside, path = getattr(model, "module", None), ".module"
+    while isinstance(inside, nn.Module):
+        if isinstance(inside._modules.get("_orig_mod", inside), wanted):  # of a compiled one, what was compiled
+            return f"Give its {path}, the converted model inside."
+        inside, path = getattr(inside, "module", None), f"{path}.module"
+    return "Use br.bayesianize on the network first."
+
+
+def need_whole(model: object, verb: str) -> None:
+    """Refuse a model of which every process has a part."""
+    sharding = sys.modules.get("torch.distributed.tensor")  # slow to import, and needed for there to be any part
+    parameters = model.named_parameters() if isinstance(model, nn.Module) else ()
+    parts = [name for name, each in parameters if sharding is not None and isinstance(each, sharding.DTensor)]
+    if parts:
+        raise Unsupported(
+            f"{verb} needs whole tensors, and of this model every process has a part", got=f"{parts[0]} in parts",
+            remedy="Load br.distributed.whole_state_dict(bnn), which all processes must call, into a converted model "
+            "that is not sharded, and give that one.",
+        )  # fmt: skip

@@ -11,6 +11,14 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+REFUSED = ("can't allocate memory", "not enough memory", "Storage size calculation over", "Overflow when unpacking")
+"""What torch says of tensors that do not fit a CPU's memory, or no memory at all."""
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether an error says that there is no memory: on a CPU torch has no class for that, only words."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error) for words in REFUSED)
+
 
 def held_bytes(tensors: Iterable[Tensor]) -> int:
     """Of all of them; memory that several share is counted once."""

@@ -16,13 +16,14 @@ from bayesrule.bench.allocator import keep_memory
 from bayesrule.bench.claims import claims_of
 from bayesrule.bench.floor import work_of
 from bayesrule.bench.job import ADAM, Contender, Job, Mode
-from bayesrule.bench.memory import peak_bytes
+from bayesrule.bench.memory import out_of_memory, peak_bytes
 from bayesrule.bench.methods import REFERENCE, method
 from bayesrule.bench.models import Model, model
 from bayesrule.bench.peers import PEERS
 from bayesrule.bench.request import Request
 from bayesrule.bench.results import Row, result_of, rows_of
 from bayesrule.bench.timing import ratio_of_medians
+from bayesrule.errors import InvalidArgument
 from bayesrule.kernels.native import is_there
 from bayesrule.timing import Times, Turn, interleaved, seconds, synchronize, wall_clock
 
@@ -56,6 +57,7 @@ def bench(request: Request, command: str, told: Told = lambda what, done, parts:
         drawn = [known for known in map(model, request.models) if known.drawn_at]
         parts += [(f"{known.name}, predictions", partial(predictions, known, present, request)) for known in drawn]
     rows: list[Row] = []
+    too_large: list[str] = []
     interrupted = {}
     for number, (words, part) in enumerate(parts):
         told(words, number, len(parts))
@@ -67,7 +69,17 @@ def bench(request: Request, command: str, told: Told = lambda what, done, parts:
                 raise
             interrupted = {"interrupted": f"after {number} of {len(parts)} parts"}
             break
+        except Exception as error:  # others' results are not lost with it
+            if not out_of_memory(error):
+                raise
+            found, refused = [], [_refusal(f"{words}: no memory", error)]
+            too_large += refused
         rows, skipped = rows + found, skipped + refused
+    if too_large and len(too_large) == len(parts):
+        raise InvalidArgument(
+            "There is no memory here for what is to be measured", got=too_large[0],
+            remedy="Name a smaller model, such as dense-1024, a smaller --batch, or fewer --inputs.",
+        )  # fmt: skip
     told("stopped" if interrupted else "done", len(parts), len(parts))
     result = result_of(
         f"bench/{'cuda' if request.device.startswith('cuda') else 'cpu'}", command, request.device,
@@ -156,11 +168,13 @@ def _contenders(
     skipped = []
     for name in names:
         torch.manual_seed(request.seed)
-        job = Job(known, known.network().to(device), x, y, mode)
-        started = time.perf_counter()
         try:
+            job = Job(known, known.network().to(device), x, y, mode)
+            started = time.perf_counter()
             contenders[name] = job, method(name).build(job)
         except Exception as error:  # as above
+            if not contenders and out_of_memory(error):  # then no method's network fits
+                raise
             skipped.append(_refusal(name, error))
             continue
         synchronize(device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,11 +22,13 @@ from bayesrule.cli.faults import faults_reported
 if TYPE_CHECKING:
     from bayesrule.bench import Request
 
+WIDTH = 100
+"""Characters in a line of a list."""
 EXAMPLE = "Example: bayesrule bench --models mlp-small --methods ktied --out costs"
 
 
 def bench(
-    preset: Annotated[str, typer.Option(help="quick (a minute), full (all models on a CPU) or gpu.")] = "quick",
+    preset: Annotated[str, typer.Option(help="quick (ten seconds), full (all models on a CPU) or gpu.")] = "quick",
     models: Annotated[
         str | None, typer.Option(metavar="A,B", help="mlp-small, mlp, lenet, lstm, transformer, dense-WIDTHxDEPTH.")
     ] = None,
@@ -124,8 +127,16 @@ def list_contenders(console: Console) -> None:
     rows = [("model", name, "") for name in MODELS]
     rows += [("model", "dense-WIDTH, dense-WIDTHxDEPTH", "square dense layers of any other size")]
     rows += [("method", name, method.title) for name, method in METHODS.items()]
-    rows += [("peer", name, peer.absent() or "installed") for name, peer in PEERS.items()]
-    console.print(aligned(("", "name", ""), *rows), markup=False)
+    absent = {name: reason for name, peer in PEERS.items() if (reason := peer.absent())}
+    rows += [("peer", name, "missing, see below" if name in absent else "installed") for name in PEERS]
+    missing = [_how_to_install(reason, PEERS[name].install) for name, reason in absent.items()]
+    console.print("\n\n".join([aligned(("", "name", ""), *rows), *missing]), markup=False)
+
+
+def _how_to_install(reason: str, command: str) -> str:
+    """Why a library is missing, and the command below it, in lines that fit a screen and can be copied."""
+    whole = textwrap.TextWrapper(WIDTH - 6, break_long_words=False, break_on_hyphens=False)
+    return whole.fill(reason.removesuffix(command)) + "\n    " + " \\\n      ".join(whole.wrap(command))
 
 
 def _request(preset: str, given: dict[str, Any]) -> Request:

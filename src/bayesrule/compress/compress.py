@@ -13,7 +13,7 @@ from bayesrule.compress.compression import CompressedWeight, Compression
 from bayesrule.compress.floor import safe_floor, truncated
 from bayesrule.compress.ranks import Ranks, plan_layers
 from bayesrule.compress.weights import Weight, matrix_weights
-from bayesrule.errors import InvalidArgument
+from bayesrule.errors import InvalidArgument, conversion_remedy, need_whole
 from bayesrule.posteriors import ClippedLowRank, ClippedLowRankCovariance
 from bayesrule.typing import Recastable
 
@@ -53,8 +53,10 @@ def compress(
         )  # fmt: skip
     if not isinstance(bnn, Recastable):
         raise InvalidArgument(
-            "Only a converted model can be compressed", got=type(bnn).__name__, remedy="Use br.bayesianize first."
-        )
+            "Only a converted model can be compressed", got=type(bnn).__name__,
+            remedy=conversion_remedy(bnn, Recastable),
+        )  # fmt: skip
+    need_whole(bnn, "br.compress")
     if floor is not None:
         ClippedLowRank(floor=floor)  # refuses what is no floor
     weights, layers = matrix_weights(bnn.posteriors()), bnn.layers()

@@ -16,7 +16,7 @@ from bayesrule.distributed.exchange import AllReduce, all_reduced, need_alike
 from bayesrule.distributed.noise import ByExample, ByRank, NoiseKey, keyed_noise
 from bayesrule.distributed.rows import Rows
 from bayesrule.distributed.world import World, join
-from bayesrule.errors import InvalidArgument
+from bayesrule.errors import InvalidArgument, conversion_remedy
 from bayesrule.estimators import Auto
 from bayesrule.nn import BayesianModule
 from bayesrule.nn.layer import BayesianLayer
@@ -133,7 +133,7 @@ def data_parallel(model: BayesianModule | PosteriorOptimizer, *, noise: NoiseKey
     if not isinstance(model, BayesianModule):
         raise InvalidArgument(
             "data_parallel takes a converted network, or an optimizer that holds a posterior",
-            got=type(model).__name__, remedy="Use br.bayesianize on the network first.",
+            got=type(model).__name__, remedy=conversion_remedy(model, BayesianModule),
         )  # fmt: skip
     source = set_noise(model, world, noise)
     network: Callable[..., Any] = model

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bayesrule.contractions.batching import takes_batches
-from bayesrule.errors import InvalidArgument, check_names
+from bayesrule.errors import InvalidArgument, check_names, conversion_remedy, need_whole
 from bayesrule.likelihoods import Likelihood
 from bayesrule.nn.conversion import Conversion
 from bayesrule.nn.draw_table import DrawTable
@@ -154,7 +154,7 @@ def need_bayesian(model: object, verb: str) -> None:
         raise InvalidArgument(
             f"{verb} takes a converted model",
             got=type(model).__name__,
-            remedy="Use br.bayesianize on the network first.",
+            remedy=conversion_remedy(model, BayesianModule),
         )
 
 
@@ -170,6 +170,9 @@ def posteriors(model: Drawable) -> dict[str, Posterior]:
 
     A group of one parameter has that parameter's name.
     """
+    if not isinstance(uncompiled(model), Drawable):
+        remedy = conversion_remedy(model, Drawable)
+        raise InvalidArgument("br.posteriors takes a converted model", got=type(model).__name__, remedy=remedy)
     return model.posteriors()
 
 
@@ -177,4 +180,5 @@ def mean_module(bnn: BayesianModule) -> nn.Module:
     """A plain network at the posterior mean: the original classes, parameter names and layouts; in evaluation mode."""
     bnn = uncompiled(bnn)
     need_bayesian(bnn, "br.mean_module")
+    need_whole(bnn, "br.mean_module")
     return bnn.plain().eval()

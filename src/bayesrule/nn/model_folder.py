@@ -38,18 +38,28 @@ def write_folder(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Te
     header = {"format": FORMAT, "version": VERSION, "kind": kind}
     text = json.dumps({**header, **config}, indent=2, ensure_ascii=False)
     # The tensors carry the configuration they belong to, so that the two can never be of different models.
-    content = to_bytes(dict(tensors), metadata={"config": text, "digest": _digest(text, tensors)})
+    content = _with_metadata(to_bytes(dict(tensors)), {"config": text, "digest": _digest(text, tensors)})
     path.mkdir(parents=True, exist_ok=True)
-    write_atomically(path / TENSORS, content)
+    write_atomically(path / TENSORS, *content)
     write_atomically(path / CONFIG, text.encode())
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def _with_metadata(content: bytes, metadata: Mapping[str, str]) -> tuple[bytes, memoryview]:
+    """A safetensors file with metadata in their order: safetensors itself writes them in another one each time."""
+    start, end = 8, 8 + int.from_bytes(content[:8], "little")
+    entries = {"__metadata__": dict(metadata), **json.loads(content[start:end])}
+    header = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # so that the tensors are aligned
+    return len(header).to_bytes(8, "little") + header, memoryview(content)[end:]
+
+
+def write_atomically(path: Path, *content: bytes | memoryview) -> None:
     """Write a file under another name in the same folder, then rename it."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         with temporary.open("xb") as file:
-            file.write(content)
+            for piece in content:
+                file.write(piece)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

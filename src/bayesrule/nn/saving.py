@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesrule.errors import BayesruleError, InvalidArgument, Unsupported
+from bayesrule.errors import BayesruleError, InvalidArgument, Unsupported, need_whole
 from bayesrule.nn.bayesian_module import BayesianModule, need_bayesian, uncompiled
 from bayesrule.nn.bayesianize import bayesianize
 from bayesrule.nn.conversion import ConvertedParameter
@@ -38,6 +38,7 @@ def save(bnn: BayesianModule, folder: str | os.PathLike[str]) -> Path:
     """
     bnn = uncompiled(bnn)
     need_bayesian(bnn, "br.save")
+    need_whole(bnn, "br.save")
     write_folder(Path(folder), module_config(bnn), module_tensors(bnn))
     return Path(folder)
 

@@ -269,9 +269,8 @@ class PosteriorHolder(torch.optim.Optimizer):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refused: a copy would have no network of its own, and torch's way of making one leaves the posterior out."""
         raise Unsupported(
-            f"A {type(self).__name__} cannot be copied or pickled: it is bound to its network",
-            remedy="Keep opt.state_dict() and the network's state_dict(); load them into a network and an optimizer "
-            "made with the same arguments.",
+            f"{type(self).__name__} cannot be copied or pickled: it is bound to its network",
+            remedy="Keep its state_dict() and the network's; load them into others made with the same arguments.",
         )
 
     def _make_buffers(self) -> None:

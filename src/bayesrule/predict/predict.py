@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from bayesrule.errors import InvalidArgument, Unsupported
+from bayesrule.errors import InvalidArgument, Unsupported, conversion_remedy
 from bayesrule.likelihoods import Likelihood
 from bayesrule.posteriors import Posterior
 from bayesrule.predict.draws import draw_weights, draws_within
@@ -63,7 +63,7 @@ def predict(
         raise InvalidArgument(
             "br.predict takes a converted model",
             got=type(model).__name__,
-            remedy="Use br.bayesianize on the network first.",
+            remedy=conversion_remedy(model, Drawable),
         )
     _check(inputs, samples, batch_size, strategy)
     with turn_of(model):

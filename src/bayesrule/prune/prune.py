@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from bayesrule.errors import InvalidArgument, Unsupported
+from bayesrule.errors import InvalidArgument, Unsupported, conversion_remedy, need_whole
 from bayesrule.linalg import MatrixView
 from bayesrule.prune.cutting import apply
 from bayesrule.prune.masks import PrunableWeight, choose, prunable_weights
@@ -72,8 +72,9 @@ def prune(
     """
     if not isinstance(bnn, Prunable):
         raise InvalidArgument(
-            "Only a converted model can be pruned", got=type(bnn).__name__, remedy="Use br.bayesianize first."
+            "Only a converted model can be pruned", got=type(bnn).__name__, remedy=conversion_remedy(bnn, Prunable)
         )
+    need_whole(bnn, "br.prune")
     if structure not in STRUCTURES:
         raise InvalidArgument(f"structure must be one of {', '.join(STRUCTURES)}", got=repr(structure))
     weights = prunable_weights(bnn.posteriors())

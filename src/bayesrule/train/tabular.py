@@ -156,7 +156,6 @@ def _information(model: TabularModel, fitted: TableFit, seed: int) -> dict[str, 
         "features": len(model.encoder.feature_names),
         "parameters": sum(parameter.numel() for parameter in model.members.parameters()),
         "seed": seed,
-        "seconds": fitted.seconds,
         "metrics": fitted.metrics,
         "versions": {
             "bayesrule": version("bayesrule"), "torch": torch.__version__, "numpy": np.__version__,

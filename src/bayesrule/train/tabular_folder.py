@@ -21,6 +21,8 @@ from bayesrule.nn.spec import from_spec, to_spec
 from bayesrule.train.members import Members, Settings, Task, perceptron
 
 METRICS = "metrics.json"
+TIME = "seconds"
+"""What differs between equal runs: it stands in ``metrics.json`` alone, so that equal models have equal files."""
 RECIPES = ("posterior", "prior", "estimator")
 
 
@@ -41,6 +43,7 @@ def write_tabular(
         if recipe not in recipes:
             recipes.append(recipe)
         numbers.append(recipes.index(recipe))
+    metrics = info.get("metrics", {})
     config = {
         "task": task,
         "target_name": target_name,
@@ -50,10 +53,10 @@ def write_tabular(
         "target": target.to_config(),
         "recipes": recipes,
         "members": numbers,
-        "info": dict(info),
+        "info": {**info, "metrics": {name: value for name, value in metrics.items() if name != TIME}},
     }
     write_folder(path, config, module_tensors(members), "tabular")
-    write_atomically(path / METRICS, json.dumps(_finite(info.get("metrics", {})), indent=2).encode())
+    write_atomically(path / METRICS, json.dumps(_finite(metrics), indent=2).encode())
 
 
 def read_tabular(path: Path) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class TabularModel:
         members: The networks.
         task: ``"classification"`` or ``"regression"``.
         target_name: The target's column.
-        info: Plain data for JSON about the fit: its sizes, notes, seed, seconds, versions and ``metrics``, and what a
+        info: Plain data for JSON about the fit: its sizes, notes, seed, versions and ``metrics``, and what a
             caller adds.
     """
 
