@@ -21,6 +21,7 @@ REFUSED = {
     "threads": (("--threads", 0), "--threads is 1 at least"),
     "a seed": (("--seed", -1), "--seed is 0 at least"),
     "seconds": (("--seconds", "nan"), "--seconds is 0 at least"),
+    "no end": (("--seconds", "inf"), "--seconds is finite"),
     "models": (("--models", ","), "--models names nothing"),
     "a batch": (("--batch", 0), "whole numbers from 1 on"),
     "a folder": (("--out", "file/costs"), "cannot be written"),
@@ -64,6 +65,7 @@ def test_what_was_measured_before_an_interruption_is_kept(monkeypatch: pytest.Mo
     )  # fmt: skip
     assert ran.code == 1, ran
     assert "after 1 of 3 parts" in ran.complaint
+    assert "3 of 3" not in ran.said
     result = json.loads((tmp_path / "result.json").read_text())
     assert {row["dataset"] for row in result["rows"]} == {"mlp-small, batch 2"}
 

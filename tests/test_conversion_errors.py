@@ -54,6 +54,7 @@ REFUSALS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "complex": (lambda: nn.Linear(4, 5, dtype=torch.complex64), {}, "no layer that can be converted"),
     "bayesian": (lambda: br.bayesianize(mlp()), {}, r"Bayesian already.*mean_module"),
     "bayesian inside": (lambda: nn.Sequential(br.bayesianize(mlp()).module), {}, "Bayesian already"),
+    "no values": (lambda: nn.Linear(4, 5, device="meta"), {}, r"weight on the meta device.*to_empty"),
     "lazy": (lazy, {}, r"1\.weight belongs to a lazy module"),
 }
 

@@ -185,8 +185,14 @@ def test_the_seed_history_finds_a_state_again_and_forgets_the_oldest(monkeypatch
     for seed in (1, 2, 3):
         torch.manual_seed(seed)
         recalled.append(history.recall())
-        assert copy.deepcopy(history).recall() is None
     assert recalled == [None, 2, 3]
+
+
+def test_a_copied_table_knows_no_seeds_of_past_passes() -> None:
+    table = br.bayesianize(nn.Linear(4, 2)).draws
+    table._history.record(7)
+    assert table._history.recall() == 7
+    assert copy.deepcopy(table)._history.recall() is None
 
 
 def test_homes_are_those_of_all_modules_once_and_in_order() -> None:

@@ -106,6 +106,7 @@ WRAPPERS = {
     "AveragedModel": (AveragedModel, r"Give its \.module,"),
     "AveragedModel of a wrapper": (lambda bnn: AveragedModel(nn.DataParallel(bnn)), r"Give its \.module\.module,"),
     "of a compiled model": (lambda bnn: nn.DataParallel(torch.compile(bnn, backend="eager")), r"Give its \.module,"),
+    "a module of one's own": (lambda bnn: nn.ModuleDict({"norm": nn.LayerNorm(4), "head": bnn}), r"Give its \.head,"),
     "compiled": (lambda bnn: torch.compile(nn.DataParallel(bnn), backend="eager"), r"Give its \.module,"),
 }
 VERBS = {

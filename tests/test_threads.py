@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -142,6 +143,7 @@ def test_predictions_while_an_optimizer_trains() -> None:
 def test_who_has_waited_too_long_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "PATIENCE", 0.05)
     bnn, inside, leave = converted(), threading.Event(), threading.Event()
+    own = copy.deepcopy(bnn)
 
     def hold() -> None:
         with bnn.draws.root():
@@ -152,9 +154,10 @@ def test_who_has_waited_too_long_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
     holder.start()
     inside.wait()
     try:
-        with pytest.raises(Unsupported, match="Another thread has been using this model"):
-            bnn(X)
-        copy.deepcopy(bnn)(X)  # which has its own
+        for use in (bnn, lambda _: copy.deepcopy(bnn)):
+            with pytest.raises(Unsupported, match="Another thread has been using this model"):
+                use(X)
+        own(X)
     finally:
         leave.set()
         holder.join()
@@ -176,3 +179,121 @@ def test_a_turn_may_be_taken_again() -> None:
 def test_unknown_names_are_refused(model: Callable[[], object]) -> None:
     with pytest.raises(InvalidArgument, match=r"no such .*parameter\. Got: 0\.wieght\. There are 0\.weight"):
         model().at({"0.wieght": torch.zeros(30, 20)}, X)
+
+
+class Paused(nn.Module):
+    """Stops in the midst of another thread's pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.leave = threading.Event(), threading.Event()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if threading.current_thread() is not threading.main_thread():
+            self.inside.set()
+            self.leave.wait(30)
+        return x
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Paused:
+        return memo.setdefault(id(self), self)  # events are shared
+
+
+PASSES: dict[str, Callable[[br.nn.BayesianModule], object]] = {
+    "prediction": lambda bnn: br.predict(bnn, X, 2, strategy="loop"),
+    "predictions at once": lambda bnn: br.predict(bnn, X, 2, strategy="vmap"),
+    "pass": lambda bnn: bnn(X),
+}
+
+
+@pytest.mark.parametrize("estimator", [br.LocalReparam(), br.WeightSample()], ids=["local", "drawn"])
+@pytest.mark.parametrize("doing", PASSES)
+def test_a_copy_made_beside_another_threads_pass_is_a_model_of_its_own(doing: str, estimator: object) -> None:
+    """The copier waits for the pass, or finds nothing of it in what it copies."""
+    paused = Paused()
+    bnn = br.bayesianize(
+        nn.Sequential(nn.Linear(20, 30), paused, nn.Linear(30, 3)), br.KTied(2, 0.2), estimator=estimator,
+        likelihood=br.Categorical(),
+    )  # fmt: skip
+    bnn(X)
+    other = threading.Thread(target=lambda: PASSES[doing](bnn))
+    other.start()
+    paused.inside.wait()
+    threading.Timer(0.05, paused.leave.set).start()
+    copied, plain = copy.deepcopy(bnn), br.mean_module(bnn)
+    other.join()
+    assert copied.training
+    assert not torch.equal(copied(X), copied(X))
+    assert copied(X).requires_grad
+    rows = copied(X[:1].expand(60, 20))
+    assert torch.allclose(rows, rows[:1], atol=1e-5) == isinstance(estimator, br.WeightSample)
+    torch.testing.assert_close(plain(X), copied.eval().at_mean(X))
+
+
+@pytest.mark.parametrize("make", [copy.deepcopy, lambda bnn: pickle.loads(pickle.dumps(bnn))], ids=["copy", "file"])
+@pytest.mark.parametrize("estimator", [br.LocalReparam(), br.WeightSample()], ids=["local", "drawn"])
+def test_a_copy_made_within_a_pass_is_in_none(
+    estimator: object, make: Callable[[br.nn.BayesianModule], br.nn.BayesianModule]
+) -> None:
+    bnn = br.bayesianize(nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 3)), br.KTied(2, 0.2), estimator=estimator)
+    made = []
+    with bnn.draws.root():
+        bnn(X)
+        made.append(make(bnn))
+    with bnn.draws.given({"0.weight": torch.zeros(30, 20)}), bnn.draws.at_mean():
+        made.append(make(bnn))
+    for copied in made:
+        assert not torch.equal(copied(X), copied(X))
+        assert copied(X).requires_grad
+        rows = copied(X[:1].expand(60, 20))
+        assert torch.allclose(rows, rows[:1], atol=1e-5) == isinstance(estimator, br.WeightSample)
+
+
+def test_a_recurrent_layer_is_copied_within_a_pass() -> None:
+    made: list[br.nn.BayesianModule] = []
+
+    bnn = br.bayesianize(nn.GRU(20, 3), br.KTied(2, 0.2))
+    handle = bnn.module.register_forward_hook(lambda *_: made.append(copy.deepcopy(bnn)))
+    bnn(X)
+    handle.remove()
+    assert not torch.equal(made[0](X)[0], made[0](X)[0])
+
+
+def test_conversions_at_once_and_calls_of_other_modules_meanwhile() -> None:
+    plain, found = nn.Sequential(nn.Linear(20, 5), nn.ReLU()), []
+    expected = plain(X)
+    converting, done = threading.Event(), threading.Event()
+
+    class Slow(nn.Module):
+        """Traced for as long as others need."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            converting.set()
+            done.wait(30)
+            return self.layer(x)
+
+    def serve() -> None:
+        converting.wait()
+        try:
+            found.append(plain(X))
+        finally:
+            done.set()
+
+    server = threading.Thread(target=serve)
+    server.start()
+    br.bayesianize(Slow(), br.KTied(1))
+    server.join()
+    assert torch.equal(found[0], expected)
+
+    def convert(_: int) -> Tensor:
+        for _ in range(10):
+            bnn = br.bayesianize(net(), br.KTied(1), br.Normal(1.0))
+        return br.kl(bnn)
+
+    call = nn.Module.__call__
+    assert all(map(torch.isfinite, at_once(convert)))
+    assert nn.Module.__call__ is call
+    assert torch.equal(plain(X), expected)

@@ -67,18 +67,18 @@ def check_tensors(values: Mapping[str, object], hint: str = "") -> None:
 
 
 def conversion_remedy(model: object, wanted: type) -> str:
-    """What to do with a model that is not converted: take the converted one that a wrapper holds, or convert it.
+    """What to do with a model that is not converted: take the converted one inside it, or convert it.
 
     Args:
-        model: A network, or torch's wrapper of one: DDP, `DataParallel`, `AveragedModel`.
+        model: A network; torch's wrappers (DDP, `DataParallel`, `AveragedModel`) have a converted one inside.
         wanted: The class, or protocol, of the converted models that will do.
     """
-    inside, path = getattr(model, "module", None), ".module"
-    while isinstance(inside, nn.Module):
-        if isinstance(inside._modules.get("_orig_mod", inside), wanted):  # of a compiled one, what was compiled
-            return f"Give its {path}, the converted model inside."
-        inside, path = getattr(inside, "module", None), f"{path}.module"
-    return "Use br.bayesianize on the network first."
+    parts = model.named_modules() if isinstance(model, nn.Module) else ()
+    inside = next((name for name, part in parts if isinstance(part, wanted)), None)
+    if inside is None:
+        return "Use br.bayesianize on the network first."
+    path = ".".join(part for part in inside.split(".") if part != "_orig_mod")  # what a compiled model was made of
+    return f"Give its .{path}, the converted model inside."
 
 
 def need_whole(model: object, verb: str) -> None:

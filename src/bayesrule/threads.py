@@ -48,10 +48,6 @@ class Turn:
     def __exit__(self, *error: object) -> None:
         self.give_back()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Copies and files of a model have their own."""
-        return Turn, ()
-
 
 _turns: WeakKeyDictionary[Any, Turn] = WeakKeyDictionary()
 _looking_up = threading.Lock()

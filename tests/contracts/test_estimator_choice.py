@@ -152,6 +152,8 @@ CHOICES = [
     # 256²: 25 + 10·90 = 925 beside 450 + 6·32 + 90, and beside 450 + 6·128 + 380.
     (br.Diagonal(), (256, 256, 32), LocalReparam()),
     (br.Diagonal(), (256, 256, 128), WeightSample()),
+    # 64²: 10 passes and a normal for each entry, 8, beside 5 for calls, 2 for passes over the weight, 8 for nodes.
+    (br.Diagonal(), (64, 64, 1), WeightSample()),
     # 2-tied, 1024²: a normal and two passes, 25 + 360, beside B rows of products with 3 pairs, 36 at B = 1024, a normal
     # for each output, two passes over inputs and one over outputs: 36 + 25 + 540. An eighth of that at B = 128.
     (br.KTied(2), (1024, 1024, 128), LocalReparam()),
@@ -186,6 +188,18 @@ def test_auto_takes_what_costs_less(
         op = Conv.of(nn.Conv2d(channels, fan_out, kernel, padding=kernel // 2, device="meta"))
         inputs = (batch, channels, side, side)
     assert Auto().choose(family.build(family.init(zero_matrix(op)), event_dim=2), op, torch.empty(*inputs)) == expected
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_small_tied_weights_of_a_model_are_drawn_together(monkeypatch: pytest.MonkeyPatch, compiled: bool) -> None:
+    """By one call of compiled code, if there is such: then what each of them costs is its normals."""
+    monkeypatch.setattr("bayesrule.estimators.prices.is_there", lambda: compiled)
+    sizes = (784, 128, 400, 400)
+    bnn = br.bayesianize(nn.Sequential(*map(nn.Linear, sizes, sizes[1:])), br.KTied(2))
+    bnn(torch.randn(1, 784))
+    chosen = [type(layer.last_choice[1]) for layer in bnn.module]
+    assert chosen == [WeightSample if compiled else LocalReparam] * 2 + [LocalReparam]
+    assert Work(10, 5, ((2, 7),), together=True) + Work(1) == Work(11, 5, ((2, 7),))
 
 
 @pytest.mark.parametrize("groups", [1, 4])

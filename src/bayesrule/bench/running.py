@@ -80,7 +80,8 @@ def bench(request: Request, command: str, told: Told = lambda what, done, parts:
             "There is no memory here for what is to be measured", got=too_large[0],
             remedy="Name a smaller model, such as dense-1024, a smaller --batch, or fewer --inputs.",
         )  # fmt: skip
-    told("stopped" if interrupted else "done", len(parts), len(parts))
+    if not interrupted:
+        told("done", len(parts), len(parts))
     result = result_of(
         f"bench/{'cuda' if request.device.startswith('cuda') else 'cpu'}", command, request.device,
         time.perf_counter() - started, rows, skipped, seed=request.seed, packages=PEERS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import sys
@@ -152,6 +153,8 @@ def _request(preset: str, given: dict[str, Any]) -> Request:
     for name, least in (("rounds", 1), ("draws", 1), ("seconds", 0), ("inputs", 0), ("seed", 0)):
         if not given.get(name, least) >= least:  # nor is a NaN
             raise InvalidArgument(f"--{name} is {least} at least", got=given[name])
+        if given.get(name) == math.inf:
+            raise InvalidArgument(f"--{name} is finite", got=given[name])
     for name, value in given.items():
         if value == ():
             raise InvalidArgument(f"--{'compile' if name == 'modes' else name} names nothing", got="an empty list")

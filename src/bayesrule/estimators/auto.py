@@ -39,4 +39,4 @@ class Auto(Estimator):
             return WeightSample()
         prices = prices_for(x)
         local, drawn = posterior.projection_work(contraction, x), posterior.draw_work()
-        return LocalReparam() if prices.of(local) < prices.of(drawn) else WeightSample()
+        return LocalReparam() if prices.of(local) + prices.node < prices.of(drawn) else WeightSample()

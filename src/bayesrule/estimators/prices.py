@@ -22,30 +22,36 @@ class Prices:
         entry: Of an entry in an elementwise pass over a tensor that the nearest caches hold.
         call: Of calling an operation, whatever its size.
         growth: A pass over more than `CACHED` entries costs ``(entries / CACHED)^growth`` times as much for each.
+        node: Of local noise in a layer, whose output and KL then have nodes of their own.
+        together: Whether a model's small weights are drawn by one call, in which only their normals count.
     """
 
     normal: float
     entry: float
     call: float
     growth: float = 0.0
+    node: float = 0.0
+    together: bool = False
 
     def of(self, work: Work) -> float:
         """What this work costs."""
-        passes = sum(count * self._of_pass(entries) for count, entries in work.passes)
-        return self.normal * work.normals + 2 * work.products + passes
+        passes = () if work.together and self.together else work.passes
+        passes_cost = sum(count * self._of_pass(entries) for count, entries in passes)
+        return self.normal * work.normals + 2 * work.products + passes_cost
 
     def _of_pass(self, entries: int) -> float:
         return self.call + self.entry * entries * max(1.0, entries / CACHED) ** self.growth
 
 
 CACHED = 1 << 16
-CPU = Prices(normal=25, entry=90, call=4e5, growth=0.25)
-"""One thread at 88 GFLOP/s: 0.25 ns a normal; 1 ns, 2 ns and 4 ns an entry of 2¹⁶, 2²⁰ and 2²⁴; 5 µs a call.
+CPU = Prices(normal=25, entry=90, call=4e5, growth=0.25, node=8e6, together=True)
+"""One thread at 88 GFLOP/s: 0.25 ns a normal; 1 ns, 2 ns and 4 ns an entry of 2¹⁶, 2²⁰ and 2²⁴; 5 µs a call,
+90 µs a layer's nodes.
 
 Measured by `benchmarks/estimator_choice.py`, which sets both estimators beside each other
 and beside the choice made here.
 """
-PLAIN_CPU = replace(CPU, normal=300)
+PLAIN_CPU = replace(CPU, normal=300, together=False)
 """Without the compiled library: torch's own normals take 3.5 ns."""
 GPU = Prices(normal=200, entry=100, call=1.5e8)
 """Derived from an H200's bytes, at 50 TFLOP/s without reduced precision: a pass reads and writes 8 bytes an entry at

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from bayesrule.nn.layer import BayesianLayer, make_plain
 from bayesrule.nn.recast import layers_of_groups, recast_table, settle
 from bayesrule.nn.together import Together
 from bayesrule.posteriors import Family, Posterior
+from bayesrule.threads import turn_of
 from bayesrule.typing import Drawable
 
 
@@ -68,12 +70,26 @@ class BayesianModule(nn.Module):
 
     def plain(self) -> nn.Module:
         """A new plain network at the posterior mean."""
-        plain = copy.deepcopy(self.module)
+        with self._between_passes():
+            plain = copy.deepcopy(self.module)
         means: dict[str, nn.Parameter] = {}
         for module in list(plain.modules()):
             if isinstance(module, BayesianLayer):
                 make_plain(module, means)
         return plain
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> BayesianModule:
+        copied = memo[id(self)] = type(self).__new__(type(self))
+        with self._between_passes():
+            state = copy.deepcopy(self.__dict__, memo)
+        copied.__setstate__(state)
+        return copied
+
+    @contextmanager
+    def _between_passes(self) -> Iterator[None]:
+        """Other threads' predictions, which set modes for a while, and their passes wait, and are waited for."""
+        with turn_of(self), self.draws.turn:
+            yield
 
     def homes(self) -> dict[str, Home]:
         """Every posterior's home, once, by the group's name."""

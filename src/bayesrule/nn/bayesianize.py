@@ -101,6 +101,12 @@ def _check(net: nn.Module) -> None:
         )  # fmt: skip
     refuse_lazy(net)
     for name, parameter in net.named_parameters():
+        if parameter.is_meta:
+            raise InvalidArgument(
+                "Posterior means start at the network's weights, of which there are none",
+                got=f"{name} on the meta device",
+                remedy='Use net.to_empty(device="cpu"), then net.load_state_dict, and convert what that gives.',
+            )
         finite = torch.isfinite(parameter)
         if not bool(finite.all()):
             raise InvalidArgument(

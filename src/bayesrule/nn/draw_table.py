@@ -41,7 +41,11 @@ class DrawTable:
         self._ahead: tuple[int | None, object, dict[str, tuple[Home, Tensor]]] | None = None
         self._given: Mapping[str, Tensor] | None = None
         self._at_mean = False
-        self._history, self._turn = SeedHistory(), Turn()
+        self._history, self.turn = SeedHistory(), Turn()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and files of a model are in no pass, whatever another thread does with it."""
+        return DrawTable, (), {"noise": self.noise, "shared": set(self.shared)}
 
     def begin(self, *, seeded: bool = False) -> None:
         """A call begins that keeps its draws, if it is the outermost; ``seeded`` ones choose shared seeds."""
@@ -63,11 +67,11 @@ class DrawTable:
     def _take_turn(self) -> None:
         """Passes of other threads wait."""
         if not torch.compiler.is_compiling():
-            self._turn.take()
+            self.turn.take()
 
     def _end_turn(self) -> None:
         if not torch.compiler.is_compiling():
-            self._turn.give_back()
+            self.turn.give_back()
 
     @contextmanager
     def root(self) -> Iterator[None]:

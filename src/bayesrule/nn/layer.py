@@ -166,7 +166,8 @@ class BayesianRecurrentLayer(BayesianLayer):
         self._flat_weights, self._flat_weight_refs = [], []
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_flat_weight_refs"}
+        kept = {key: value for key, value in self.__dict__.items() if key != "_flat_weight_refs"}
+        return {**kept, "_flat_weights": []}
 
 
 _classes: dict[tuple[type[nn.Module], tuple[str, ...]], type[nn.Module]] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
 
 import torch
 
@@ -33,10 +32,6 @@ class SeedHistory:
     def recall(self) -> int | None:
         """The seed that was in force at the generator's present state, if there was one."""
         return self._seeds.get(_state())
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy has no passes of its own yet."""
-        return {"_seeds": OrderedDict()}
 
 
 def _state() -> int:

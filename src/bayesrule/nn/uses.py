@@ -7,17 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from bayesrule.nn.untouched import untouched
+from bayesrule.symbolic import Tracer
 
 FUSED = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.Transformer)
 """Modules that may read their children's weights instead of calling them."""
 
 
-class _Tracer(fx.Tracer):
+class _Tracer(Tracer):
     """Stops at torch's own layers, and at modules without children."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:

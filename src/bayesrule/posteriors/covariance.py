@@ -33,6 +33,8 @@ class CovarianceOperator(ABC):
     """Standard normals per entry that `sqrt_matmul` takes; several are stacked just before the event."""
     drawn_as_kept: ClassVar[bool] = False
     """Whether a draw is made in the memory order of the parameter that the mean shows, and best with noise in it."""
+    drawn_together: ClassVar[bool] = False
+    """Whether there is code that draws a model's small weights of this structure by one call."""
 
     @property
     @abstractmethod

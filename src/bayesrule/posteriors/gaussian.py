@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -101,8 +101,9 @@ class GaussianPosterior(Posterior):
         return self.covariance.project(contraction, x)
 
     def draw_work(self) -> Work:
-        """As the covariance counts it."""
-        return self.covariance.draw_work()
+        """As the covariance counts it, of a home's few entries as a part of a whole model's draw."""
+        work, stored = self.covariance.draw_work(), self.stored
+        return replace(work, together=self.covariance.drawn_together and stored is not None and stored.few)
 
     def projection_work(self, contraction: Contraction, x: Tensor) -> Work:
         """As the covariance counts it."""

@@ -48,6 +48,7 @@ class KTiedCovariance(GivenByLogarithms, IndependentCovariance):
     """
 
     drawn_as_kept = True
+    drawn_together = True
     fan_in_factor: Float[Tensor, "*batch fan_in k"]
     fan_out_factor: Float[Tensor, "*batch fan_out k"]
 

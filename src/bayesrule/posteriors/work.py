@@ -20,11 +20,13 @@ class Work:
         normals: Standard normals that are drawn.
         products: Multiply-adds of matrix products.
         passes: Elementwise operations: how many, on tensors of how many entries. Each also costs a call.
+        together: Whether it is a part of one call for a whole model, where there is code for that.
     """
 
     normals: float = 0
     products: float = 0
     passes: tuple[tuple[int, int], ...] = ()
+    together: bool = False
 
     def __add__(self, other: Work) -> Work:
         return Work(self.normals + other.normals, self.products + other.products, self.passes + other.passes)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from bayesrule.errors import Unsupported
+from bayesrule.symbolic import Tracer
 
 WEIGHTS_REMEDY = 'Use structure="weights": it keeps every size and gives masks and a sparse export.'
 
@@ -17,7 +18,7 @@ def first_line(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-class _Tracer(fx.Tracer):
+class _Tracer(Tracer):
     """Stops at torch's own layers, also where a subclass leaves their forward as it is.
 
     A module without parameters that cannot be traced is taken as one operation: there is nothing in it to cut.
@@ -33,11 +34,11 @@ class _Tracer(fx.Tracer):
         container = isinstance(m, nn.Sequential | nn.ModuleList | nn.ModuleDict)
         return type(m).forward.__module__.startswith("torch.nn.modules") and not container
 
-    def call_module(self, m: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def follow(self, m: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         outer, self.path = self.path, self.path_of_module(m)
         last = next(iter(reversed(self.graph.nodes)))
         try:
-            result = super().call_module(m, forward, args, kwargs)
+            result = super().follow(m, forward, args, kwargs)
         except Exception:
             if any(True for _ in m.parameters()):
                 raise  # and keep the path, which names where it happened
