@@ -20,7 +20,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("estimator_choice")
 
 
-@pytest.mark.parametrize("shape", [(300, 300, 3), (2, 3, 3, 5, 2)])
+@pytest.mark.parametrize("shape", [(400, 400, 3), (2, 3, 3, 5, 2)])
 def test_both_estimators_are_measured(
     bench: ModuleType, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]
 ) -> None:

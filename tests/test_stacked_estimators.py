@@ -121,7 +121,7 @@ def test_flipout_has_signs_for_every_row_of_every_member() -> None:
 
 
 def test_auto_counts_the_rows_of_one_member() -> None:
-    noise, hidden = Leaves(), 4000  # so many that 5 rows of local noise cost less than a draw, and 10 rows more
+    noise, hidden = Leaves(), 16_000  # so many that 5 rows of local noise cost less than a draw, and 10 rows more
     StackedMembers(make(br.Diagonal(0.1), br.Auto(), hidden)).outputs(some_inputs(), noise)
     shapes = [tuple(leaf.shape) for leaf in noise.leaves]
     drawn, local = (MEMBERS, INPUTS, hidden), (MEMBERS, ROWS, OUTPUTS)
