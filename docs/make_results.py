@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from bayesrule.bench.report import PICTURE, draw
 from bayesrule.data import LABELLED_SETS
 from bayesrule.experiments import EXPERIMENTS
 from bayesrule.experiments.rendering import markdown_result
@@ -148,5 +149,13 @@ def page(folder: Path = ROOT / "results", pictures: Path = FIGURES) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def draw_benchmarks(folder: Path = ROOT / "results", pictures: Path = FIGURES) -> None:
+    """The pictures of `bayesrule bench`, which its results say all of."""
+    for name, result in measured(folder).items():
+        if name.startswith("bench/"):
+            draw(result, pictures / f"{name}-{PICTURE}")
+
+
 if __name__ == "__main__":
+    draw_benchmarks()
     TARGET.write_text(page(), encoding="utf-8")

@@ -14,17 +14,25 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def commit() -> str:
-    """Of the checkout the package lies in, with ``-dirty`` if files differ from it.
+    """Of the checkout the package lies in, with ``-dirty`` if files differ from it, other than results kept there.
 
     Where the source was copied without its history, ``$BAYESRULE_COMMIT`` says what it is a copy of.
     """
     copied = os.environ.get("BAYESRULE_COMMIT", "unknown")
-    describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        found = subprocess.run(describe, cwd=PACKAGE, capture_output=True, text=True, check=False)
-    except OSError:
+    found = _git("rev-parse", "HEAD")
+    if not found:
         return copied
-    return found.stdout.strip() if found.returncode == 0 else copied
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":(top)", ":(top,exclude)results")
+    return f"{found}-dirty" if changed else found
+
+
+def _git(*words: str) -> str | None:
+    """What it says; None where there is no git, or no checkout."""
+    try:
+        ran = subprocess.run(["git", *words], cwd=PACKAGE, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return ran.stdout.strip() if ran.returncode == 0 else None
 
 
 def versions(packages: Iterable[str] = ()) -> dict[str, str]:
