@@ -20,8 +20,10 @@ def write_result(
     seconds: float,
     rows: Sequence[Mapping[str, Any]],
     skipped: Iterable[str] = (),
+    claims: Sequence[Mapping[str, str]] = (),
 ) -> None:
     """Write it into the folder, if there is one."""
     if folder is not None:
         command = f"python benchmarks/{experiment.replace('-', '_')}.py {options}"
-        results.write_result(folder, result_of(experiment, command, device, seconds, rows, skipped))
+        result = result_of(experiment, command, device, seconds, rows, skipped)
+        results.write_result(folder, {**result, "claims": list(claims)} if claims else result)

@@ -6,7 +6,8 @@ A multilayer perceptron 784-400-400-10 on random digits at batch 1024. Noisy K-F
 inverts it every 100; the others do the same work at every step. Methods take turns, some steps at a time; a round is
 as many steps as lie between two inverses, so that its mean is an amortised step. On a CPU, one thread, seconds are
 those of the process, which others on the machine do not add to; on a GPU they are the clock's, and steps are done one
-by one (eager) and with their parts recorded as graphs (capturable).
+by one (eager), with their parts recorded as graphs (capturable), and as one recording (recorded). AdamW is as torch
+makes it; recorded, it has its fused form. All ratios are to its eager step.
 """
 
 from __future__ import annotations
@@ -20,9 +21,18 @@ from typing import Any
 
 import torch
 from measured import rows_of, write_result
-from timed_optimizers import Step, network, plain_step, posterior_step, seconds_of
+from timed_optimizers import (
+    Step,
+    network,
+    plain_step,
+    posterior_step,
+    recorded_plain_step,
+    recorded_posterior_step,
+    seconds_of,
+)
 
 import bayesrule as br
+from bayesrule.bench.claims import claim
 
 STEPS, SLICE, WARM_UP = 100, 10, 20
 REFERENCE = "adamw"
@@ -34,20 +44,32 @@ METHODS: dict[str, tuple[type[br.optim.PosteriorOptimizer], dict[str, Any]]] = {
     "noisy-adam": (br.optim.NoisyAdam, {"lr": 1e-3}),
     "noisy-kfac": (br.optim.NoisyKFAC, {"lr": 1e-3, "T_stats": 10, "T_inv": 100}),
 }
+STEPS_OF = {"eager": posterior_step, "capturable": posterior_step, "recorded": recorded_posterior_step}
+VARIANTS = {"cpu": ("eager",), "cuda": tuple(STEPS_OF)}
+BOUNDS = {
+    "cpu": {("vogn", "eager"): 1.8, ("ivon", "eager"): 1.35},
+    "cuda": {("vogn", "capturable"): 1.7, ("ivon", "capturable"): 1.15},
+}
+"""Times AdamW's step that a step may take at batch 1024."""
 
 
 def contenders(methods: list[str], batch: int, device: str) -> dict[tuple[str, str], Step]:
     """By method and variant; AdamW first."""
     x, y = torch.rand(batch, 784, device=device), torch.randint(10, (batch,), device=device)
-    variants = {"eager": False, "capturable": True} if device == "cuda" else {"eager": False}
     net = network(device)
     found = {(REFERENCE, "eager"): plain_step(net, torch.optim.AdamW(net.parameters(), lr=1e-3), x, y)}
+    if device == "cuda":
+        net = network(device)
+        rate = torch.tensor(1e-3, device=device)
+        adamw = torch.optim.AdamW(net.parameters(), lr=rate, fused=True, capturable=True)
+        found[REFERENCE, "recorded"] = recorded_plain_step(net, adamw, x, y)
     for method in methods:
-        for variant, capturable in variants.items():
-            kind, options = METHODS[method]
-            net = network(device)
-            optimizer = kind(net, n_data=60_000, likelihood=br.Categorical(), seed=0, capturable=capturable, **options)
-            found[method, variant] = posterior_step(net, optimizer, x, y)
+        for variant in VARIANTS[device]:
+            (kind, options), net = METHODS[method], network(device)
+            optimizer = kind(
+                net, n_data=60_000, likelihood=br.Categorical(), seed=0, capturable=variant != "eager", **options
+            )
+            found[method, variant] = STEPS_OF[variant](net, optimizer, x, y)
     return found
 
 
@@ -79,6 +101,17 @@ def measure(methods: list[str], batch: int, device: str, rounds: int, length: in
     return rows
 
 
+def claims_of(rows: list[dict[str, Any]], batch: int, device: str) -> list[dict[str, str]]:
+    """Of the steps whose cost is bounded, those that were measured."""
+    ratios = {(row["method"], row["variant"]): row["value"] for row in rows if row["metric"] == "ratio"}
+    measured = {key: most for key, most in BOUNDS[device].items() if batch == 1024 and key in ratios}
+    return [
+        claim(f"{method}, {variant}: at most {most:g} times AdamW's step", ratio <= most, f"{ratio:.3g}")
+        for (method, variant), most in measured.items()
+        for ratio in [ratios[method, variant]]
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Steps of posterior optimizers against AdamW's.")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
@@ -97,7 +130,8 @@ def main() -> None:
     rows = measure(methods, options.batch, options.device, options.rounds, options.steps)
     told = f"--device {options.device} --methods {options.methods} --batch {options.batch} --rounds {options.rounds}"
     told += f" --steps {options.steps}"
-    write_result(options.out, "optimizer-steps", told, options.device, time.perf_counter() - started, rows)
+    write_result(options.out, "optimizer-steps", told, options.device, time.perf_counter() - started, rows,
+                  claims=claims_of(rows, options.batch, options.device))  # fmt: skip
 
 
 if __name__ == "__main__":

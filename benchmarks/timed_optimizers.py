@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bayesrule as br
+from bayesrule.train import Captured
 
-Step = Callable[[], None]
+Step = Callable[[], object]
 
 
 def network(device: str) -> nn.Sequential:
@@ -42,6 +43,23 @@ def posterior_step(net: nn.Module, optimizer: br.optim.PosteriorOptimizer, x: Te
         optimizer.step()
 
     return step
+
+
+def recorded_plain_step(net: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> Step:
+    """The same as a CUDA graph."""
+    step = plain_step(net, optimizer, x, y)
+
+    def work() -> tuple[Tensor, ...]:
+        step()
+        return ()
+
+    return Captured(work, x.device)
+
+
+def recorded_posterior_step(net: nn.Module, optimizer: br.optim.PosteriorOptimizer, x: Tensor, y: Tensor) -> Step:
+    """Likewise."""
+    step = optimizer.captured(lambda x, y: F.cross_entropy(net(x), y))
+    return lambda: step(x, y)
 
 
 def seconds_of(step: Step, steps: int, device: str) -> float:

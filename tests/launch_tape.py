@@ -6,10 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from bayesrule.optim import capture, holder
 
 LOOKS = ("_local_scalar_dense", "equal", "is_nonzero")
 """Operations that look at values, which a graph cannot."""
@@ -73,7 +76,22 @@ class TapeRecorder:
 
         def replay() -> None:
             self.replayed += 1
-            with torch.no_grad():
+            with torch.no_grad(), torch.autocast("cpu", enabled=False):  # which has cast what was recorded
                 tape.replay()
 
         return replay
+
+
+def tape_recorders(monkeypatch: pytest.MonkeyPatch) -> list[TapeRecorder]:
+    """Tapes in place of graphs, in optimizers that are made from now on; all that are made."""
+    made: list[TapeRecorder] = []
+
+    def recorder(parameters: Any, generator: Callable[[torch.device], torch.Generator]) -> capture.Recorder:
+        def record(work: Callable[[], None]) -> capture.Replay:
+            made.append(TapeRecorder(generator(torch.device("cpu"))))
+            return made[-1](work)
+
+        return record
+
+    monkeypatch.setattr(holder, "recorder", recorder)
+    return made

@@ -108,13 +108,13 @@ def perceptron(name: str, capturable: bool, seed: int = 1, **options: bool) -> b
     """In float64, with steps of every kind: curvature and inverses due, and neither."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 20), nn.LayerNorm(20), nn.ReLU(), nn.Linear(20, 4)).double().cuda()
-    intervals = {} if name in ("IVON", "KTiedVON") else {"T_stats": 5}
+    intervals = {} if name == "BayesBiNN" else {"T_inv": 10}
+    intervals |= {} if name in ("IVON", "KTiedVON", "BayesBiNN") else {"T_stats": 5}
     kind = getattr(br.optim, name)
     return kind(
         net,
         n_data=1000,
         likelihood=br.Categorical(),
-        T_inv=10,
         seed=seed,
         capturable=capturable,
         **intervals,
@@ -212,3 +212,53 @@ def test_captured_steps_train_under_a_gradient_scaler(name: str) -> None:
         scaler.update()
         losses.append(loss.item())
     assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
+
+
+RECORDED = [*CAPTURED, "NoisyFull", "OGN", "BayesBiNN"]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_whole_recorded_steps_are_those_done_one_by_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exactly, with dropout by torch's generator, batches of two sizes, and steps in parts between them."""
+
+    def trained() -> tuple[list[float], list[torch.Tensor]]:
+        optimizer = perceptron(name, True, **({} if name in ("OGN", "BayesBiNN") else {"mirrored": True}))
+        step = optimizer.captured(lambda x, y: F.cross_entropy(optimizer.model(F.dropout(x, 0.2)), y))
+        torch.manual_seed(3)
+        x, y = digits()
+        found = [step(x[:rows].double(), y[:rows]).item() for rows in (len(x), 50) * 16]
+        return found, [*all_values(optimizer), *(p.grad for p in optimizer.model.parameters())]
+
+    found, values = trained()
+    again, _ = trained()
+    monkeypatch.setattr(capture, "WARM_UP", 10**9)
+    want, these = trained()
+    assert found == again == want
+    assert all(torch.equal(left, right) for left, right in zip(values, these, strict=True))
+
+
+def test_whole_recorded_steps_of_convolutions_train_in_half_precision() -> None:
+    net = network()
+    optimizer = br.optim.VOGN(net, n_data=1000, lr=0.02, likelihood=br.Categorical(), seed=1, capturable=True)
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cuda", torch.bfloat16):
+            return F.cross_entropy(net(x), y)
+
+    step, (x, y) = optimizer.captured(loss), digits()
+    losses = [step(x, y).item() for _ in range(60)]
+    assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
+    assert net[1].num_batches_tracked == 60
+
+
+def test_a_whole_recorded_step_refuses_what_is_not_finite() -> None:
+    optimizer = perceptron("IVON", True)
+    step, (x, y) = optimizer.captured(lambda x, y: F.cross_entropy(optimizer.model(x), y)), digits()
+    for _ in range(6):
+        step(x.double(), y)
+    before = all_values(optimizer)
+    with pytest.raises(br.errors.InvalidArgument, match="A gradient is not finite"):
+        step(x.double() * float("nan"), y)
+    assert all(torch.equal(left, right) for left, right in zip(all_values(optimizer), before, strict=True))
+    step(x.double(), y)
+    assert optimizer.steps == 7

@@ -61,28 +61,29 @@ def converted(job: Job, posterior: Family, estimator: Estimator) -> Contender:
 
 def held_by(job: Job, optimizer_class: Callable[..., PosteriorOptimizer], period: int = 1, **options: Any) -> Contender:
     """A plain network, its posterior kept by an optimizer."""
-    if job.mode.captured:
-        raise InvalidArgument("Optimizers that hold a posterior are not captured", got=job.mode.name)
     optimizer = optimizer_class(
         job.net, n_data=N_DATA, lr=1e-3, prior=Normal(PRIOR_STD), likelihood=job.model.likelihood,
         capturable=job.x.is_cuda, **options,
     )  # fmt: skip
     _refuse_partial(job, optimizer)
-    loss = job.compiled(lambda x, y: job.model.loss(job.net(x), y), whole=False)
+    function = job.compiled(lambda x, y: job.model.loss(job.net(x), y), whole=False)
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        with job.precision():
+            return function(x, y)
 
     def step() -> None:
         with optimizer.sampled_params():
             optimizer.zero_grad()
-            with job.precision():
-                value = loss(job.x, job.y)
-            value.backward()
+            loss(job.x, job.y).backward()
         optimizer.step()
 
     def state() -> list[Tensor]:
         return _tensors_in([list(job.net.parameters()), optimizer.state_dict()])
 
     drawable = cast(Drawable, optimizer)  # whose `training` is read only
-    return Contender(step, lambda x, draws: predict(drawable, x, draws).outputs, state, period)
+    steps = partial(optimizer.captured(loss), job.x, job.y) if job.mode.captured else step
+    return Contender(steps, lambda x, draws: predict(drawable, x, draws).outputs, state, period)
 
 
 def _refuse_partial(job: Job, optimizer: PosteriorOptimizer) -> None:

@@ -40,6 +40,7 @@ class BinaryRule(Rule):
     """
 
     warm_up = False
+    inverts = False
 
     @property
     def taps(self) -> bool:

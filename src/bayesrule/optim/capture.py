@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -63,7 +64,7 @@ class Capture:
 
     Work must do the same whenever its key is the same, on the same memory: what changes from step to step is copied
     into *rooms* first. A key is seen a few times before it is recorded, so that settings that change at every step are
-    not recorded again and again.
+    not recorded again and again. Work within other work that is recorded as one is a part of it, and needs no rooms.
     """
 
     def __init__(self, record: Recorder) -> None:
@@ -72,6 +73,16 @@ class Capture:
         self._rates: dict[int, float] = {}
         self._known: OrderedDict[Hashable, int | list[Replay]] = OrderedDict()
         self._found: dict[Hashable, Any] = {}
+        self._one = False
+
+    @contextmanager
+    def as_one(self) -> Iterator[None]:
+        """What is done here is a part of work that is recorded as a whole."""
+        self._one = True
+        try:
+            yield
+        finally:
+            self._one = False
 
     def forget(self) -> None:
         """All recordings and rooms: the memory they were made for is no longer used."""
@@ -79,6 +90,9 @@ class Capture:
 
     def stages(self, key: Hashable, work: Stages, count: int) -> Iterator[None]:
         """The parts of some work, one at each ``next``: done, or replayed."""
+        if self._one:
+            yield from work()
+            return
         known = self._known.setdefault(key, 0)
         self._known.move_to_end(key)
         while len(self._known) > MOST:
@@ -96,13 +110,23 @@ class Capture:
 
     def do(self, key: Hashable, work: Callable[[], Found]) -> Found:
         """Work in one part, and the tensors it returns: the same ones whenever it is replayed."""
+        if self._one:
+            return work()
 
         def one() -> Iterator[None]:
-            self._found[key] = work()
+            self.note(key, work())
             yield
 
         for _ in self.stages(key, one, 1):
             pass
+        return self.noted(key)
+
+    def note(self, key: Hashable, found: Any) -> None:
+        """Keep what some work has found, which is the same tensors whenever it is replayed."""
+        self._found[key] = found
+
+    def noted(self, key: Hashable) -> Any:
+        """What it was."""
         return self._found[key]
 
     def room(self, key: Hashable, like: Tensor) -> Tensor:
@@ -112,7 +136,11 @@ class Capture:
         return self._rooms[key]
 
     def moved_in(self, kind: str, tensors: Mapping[Any, Tensor]) -> dict[Any, Tensor]:
-        """Copies of the tensors in their rooms."""
+        """The tensors where other recordings find them: copies in their rooms."""
+        return dict(tensors) if self._one else self.kept_in(kind, tensors)
+
+    def kept_in(self, kind: str, tensors: Mapping[Any, Tensor]) -> dict[Any, Tensor]:
+        """Copies of the tensors in their rooms, for whoever reads them after the work."""
         rooms = {name: self.room((kind, name), tensor) for name, tensor in tensors.items()}
         copy_all([(rooms[name], tensor) for name, tensor in tensors.items() if rooms[name] is not tensor])
         return rooms

@@ -68,11 +68,13 @@ class DrawingHolder(PosteriorHolder):
 
     def _replay_draw(self, capture: Capture, fresh: list[Group], last: dict[str, Tensor]) -> dict[str, Tensor]:
         """The same, captured; fresh deviations lie in rooms, where anything needs them after the draw."""
-        names, needed = tuple(group.name for group in fresh), self.mirrored or self.rule.from_draws
+        names = tuple(group.name for group in fresh)
 
         def work() -> dict[str, Tensor]:
             deviations = self._perturb(fresh, last, None)
-            return capture.moved_in("deviation", deviations) if needed else {}
+            if self.mirrored:
+                return capture.kept_in("deviation", deviations)
+            return capture.moved_in("deviation", deviations) if self.rule.from_draws else {}
 
         return capture.do(("draw", names, tuple(last), self._circumstances()), work)
 

@@ -103,12 +103,14 @@ class SamplingHolder(DrawingHolder):
         try:
             with ExitStack() as stack:
                 self._enter(stack, noise, loss_scale)
+                torch.clear_autocast_cache()  # of other weights than those that are now in the parameters
                 yield
                 self._leave(loss_scale or 1.0)
             finished = True
         finally:
             with torch.no_grad():
                 torch._foreach_copy_(drawn, kept)
+            torch.clear_autocast_cache()
             self._saved = self._block = None
             self._drawn_by, self._split = {}, {}
             self._settle(block, before, finished)

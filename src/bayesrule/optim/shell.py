@@ -14,6 +14,7 @@ from bayesrule.likelihoods import GaussianGammaNoise, Likelihood
 from bayesrule.optim.arguments import check_known, check_numbers
 from bayesrule.optim.buffers import copy_all, differences
 from bayesrule.optim.capture import Capture, curvatures_moved_in
+from bayesrule.optim.captured_steps import CapturedSteps
 from bayesrule.optim.intervals import check_count, due
 from bayesrule.optim.messages import Alone, Exchange, Gathered, Landing, Messages, Residuals, finite_check, sum_of_sizes
 from bayesrule.optim.param_groups import alike
@@ -97,6 +98,29 @@ class PosteriorOptimizer(SamplingHolder):
         self.T_inv, self.noise_lr = T_inv, noise_lr
         self.exchange: Exchange = Alone()
         self._landing: Landing | None = None
+        self._end: Callable[[], None] | None = None
+        """Of a step that is recorded as a whole."""
+
+    def captured(self, loss: Callable[..., Tensor]) -> CapturedSteps:
+        """Whole steps, recorded as CUDA graphs: a function of a batch that does one and returns the loss at its draw.
+
+        It does what these lines do, with the same numbers, at a fraction of their time for a small network:
+
+            with opt.sampled_params():
+                opt.zero_grad()
+                value = loss(*batch)
+                value.backward()
+            opt.step()
+
+        Args:
+            loss: Of the tensors of a batch, which must do the same work for every batch of one shape.
+        """
+        if self._capture is None:
+            raise InvalidArgument(
+                "Only an optimizer with capturable=True records steps", got="capturable=False",
+                remedy=f"Make it as {type(self).__name__}(…, capturable=True), of a network on a CUDA device.",
+            )  # fmt: skip
+        return CapturedSteps(self, self._capture, loss)
 
     @torch.no_grad()
     @in_turn
@@ -123,7 +147,7 @@ class PosteriorOptimizer(SamplingHolder):
                 self.__dict__.pop(name, None)
             raise
         finally:
-            self._pending, self._loss_scale = Gathered(), None
+            self._pending, self._loss_scale, self._end = Gathered(), None, None
         return loss
 
     def _step(self) -> None:
@@ -132,13 +156,18 @@ class PosteriorOptimizer(SamplingHolder):
             return
         with self._full_precision():
             self._set_rates()
-            refresh = due(self.steps + 1, self.T_inv)
-            new = refresh and (self.rule.inverts or not self.priors.fixed)
-            if self._capture is None or new or not isinstance(self.exchange, Alone):
-                self._apply(refresh)
+            if self._end is not None:
+                self._end()
+            elif self._capture is None or not self._recordable():
+                self._apply(due(self.steps + 1, self.T_inv))
             else:
                 self._replay(self._capture)
         self.steps += 1
+
+    def _recordable(self) -> bool:
+        """Whether the next update is work like that of others: without new inverses, and of one process."""
+        new = due(self.steps + 1, self.T_inv) and (self.rule.inverts or not self.priors.fixed)
+        return not new and isinstance(self.exchange, Alone)
 
     def _overflowed(self) -> bool:
         """Whether gradient scaling found infinities; if not, gradients are brought back to their scale."""
@@ -222,19 +251,23 @@ class PosteriorOptimizer(SamplingHolder):
         key = ("update", tuple(gradients), tuple(curvatures), self._circumstances())
         stages = capture.stages(key, lambda: self._stages(capture, gradients, curvatures), 3)
         next(stages)
-        total = capture.at("total", "gradient")
-        self._landing = self._landing or Landing(total)
-        finite = self._landing.start(total)
+        finite = self._finite(capture)
         next(stages)
         self._check(finite)
         self._learn_noise(self._pending.residuals)
         next(stages)
 
+    def _finite(self, capture: Capture) -> Callable[[], bool]:
+        """Starts to find out whether the messages were finite."""
+        total = capture.at("total", "gradient")
+        self._landing = self._landing or Landing(total)
+        return self._landing.start(total)
+
     def _stages(
         self, capture: Capture, gradients: Mapping[str, Tensor], curvatures: Mapping[str, Mapping[str, Tensor]]
     ) -> Iterator[None]:
         messages = self._messages(gradients, curvatures)
-        capture.moved_in("total", {"gradient": sum_of_sizes(messages.tensors())})
+        capture.kept_in("total", {"gradient": sum_of_sizes(messages.tensors())})
         yield
         moved = self._moved(messages, refresh=False)
         yield
