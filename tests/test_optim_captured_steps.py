@@ -11,7 +11,7 @@ from torch import nn
 
 import bayesrule as br
 from bayesrule.curvature import fisher
-from bayesrule.errors import InvalidArgument
+from bayesrule.errors import InvalidArgument, Unsupported
 from bayesrule.likelihoods import support
 from bayesrule.optim import capture
 from launch_tape import TapeRecorder, tape_recorders
@@ -79,6 +79,25 @@ def test_recorded_steps_are_the_same(kind, mirrored, recorders) -> None:
     torch.testing.assert_close(run(captured, captured.captured(loss_of(captured)), 26), want, rtol=1e-11, atol=0)
     close(plain, captured)
     assert sum(each.replayed for each in recorders) > 20
+
+
+@some
+def test_gradients_are_clipped_before_the_step(kind, recorders) -> None:
+    plain, captured = pair(kind, T_stats=5, T_inv=10)
+    step = captured.captured(loss_of(captured), clip=lambda: clipped(captured))
+    x, y = regression()
+    for _ in range(12):
+        with plain.sampled_params():
+            loss_of(plain)(x, y).backward()
+        clipped(plain)
+        plain.step()
+        step(x, y)
+    close(plain, captured)
+
+
+def clipped(optimizer: Optimizer) -> None:
+    norm = nn.utils.clip_grad_norm_(optimizer.model.parameters(), 0.05)
+    assert norm.grad_fn is None
 
 
 @some
@@ -213,6 +232,21 @@ def test_a_loss_that_fails_leaves_the_means(recorders) -> None:
             captured.captured(wrong)(x, y)
     assert same(values(captured), before)
     run(captured, captured.captured(loss_of(captured)), 3)
+
+
+def test_a_loss_that_cannot_be_recorded_is_told(recorders) -> None:
+    captured = make(br.optim.IVON, capturable=True)
+    x, y = regression()
+    step = captured.captured(lambda x, y: loss_of(captured)(x, y) * (1 + 0 * y.sum().item()))
+    step(x, y)
+    step(x, y)
+    before = values(captured)
+    for _ in range(2):
+        with pytest.raises(Unsupported, match="This step cannot be recorded"):
+            step(x, y)
+    assert same(values(captured), before)
+    run(captured, one_by_one(captured), 5)
+    assert captured.steps == 7
 
 
 def test_a_resumed_run_is_the_same_bit_for_bit(recorders) -> None:

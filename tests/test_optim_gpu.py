@@ -262,3 +262,16 @@ def test_a_whole_recorded_step_refuses_what_is_not_finite() -> None:
     assert all(torch.equal(left, right) for left, right in zip(all_values(optimizer), before, strict=True))
     step(x.double(), y)
     assert optimizer.steps == 7
+
+
+def test_a_loss_that_cannot_be_recorded_is_told_and_other_steps_go_on() -> None:
+    optimizer = perceptron("IVON", True)
+    x, y = digits()
+    step = optimizer.captured(lambda x, y: F.cross_entropy(optimizer.model(x), y) * (1 + 0 * y.sum().item()))
+    for _ in range(2):
+        step(x.double(), y)
+    before = all_values(optimizer)
+    with pytest.raises(br.errors.Unsupported, match="This step cannot be recorded"):
+        step(x.double(), y)
+    assert all(torch.equal(left, right) for left, right in zip(all_values(optimizer), before, strict=True))
+    assert all(loss < 10 for loss in run(optimizer, 5))

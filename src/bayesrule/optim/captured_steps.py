@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesrule.cuda_graphs import apart
-from bayesrule.errors import InvalidArgument
+from bayesrule.errors import InvalidArgument, Unsupported
 from bayesrule.likelihoods import GaussianGammaNoise
 from bayesrule.optim.capture import Capture
 from bayesrule.optim.intervals import due
@@ -29,8 +29,14 @@ class CapturedSteps:
     whose noise is learned, blocks before this one) are done in parts.
     """
 
-    def __init__(self, optimizer: PosteriorOptimizer, capture: Capture, loss: Callable[..., Tensor]) -> None:
-        self.optimizer, self.loss = optimizer, loss
+    def __init__(
+        self,
+        optimizer: PosteriorOptimizer,
+        capture: Capture,
+        loss: Callable[..., Tensor],
+        clip: Callable[[], object] | None = None,
+    ) -> None:
+        self.optimizer, self.loss, self.clip = optimizer, loss, clip
         self._capture = capture
         device = next(iter(optimizer.trained.values())).device
         self._beside = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -38,18 +44,20 @@ class CapturedSteps:
     def __call__(self, *batch: Any) -> Tensor:
         """One step; the loss at the draw, before it."""
         self._check(batch)
-        with turn_of(self.optimizer), torch.enable_grad():
+        with turn_of(self.optimizer):
             if self._alike():
                 return self._recorded(batch)
-            with self.optimizer.sampled_params():
-                loss = self._pass(batch)
+            loss = self._pass(batch)
             self.optimizer.step()
         return loss
 
     def _pass(self, batch: tuple[Tensor, ...]) -> Tensor:
-        self.optimizer.zero_grad()
-        loss = self.loss(*batch)
-        loss.backward()
+        with torch.enable_grad(), self.optimizer.sampled_params():
+            self.optimizer.zero_grad()
+            loss = self.loss(*batch)
+            loss.backward()
+        if self.clip is not None:
+            self.clip()
         return loss.detach()
 
     def _alike(self) -> bool:
@@ -66,7 +74,17 @@ class CapturedSteps:
         rooms = capture.moved_in("batch", {(index, x.shape, x.dtype): x for index, x in enumerate(batch)})
         key = "step", self, tuple(rooms), self._circumstances()
         stages = capture.stages(key, lambda: self._stages(key, tuple(rooms.values())), 2)
-        next(stages)
+        try:
+            next(stages)
+        except Exception as error:
+            optimizer.zero_grad()
+            if "captur" not in str(error):
+                raise
+            raise Unsupported(
+                "This step cannot be recorded", got=str(error).splitlines()[0],
+                remedy="The loss must do the same work for every batch, all of it on the device: no .item(), no branch "
+                "on values. Or do the lines that PosteriorOptimizer.captured shows, with capturable=True.",
+            ) from error  # fmt: skip
         loss, gradients, optimizer._mirror = capture.noted(key)
         for name, parameter in optimizer.trained.items():
             parameter.grad = gradients.get(name)
@@ -85,9 +103,7 @@ class CapturedSteps:
     def _stages(self, key: Hashable, batch: tuple[Tensor, ...]) -> Iterator[None]:
         optimizer, capture = self.optimizer, self._capture
         with self._stream(), capture.as_one():
-            with torch.enable_grad(), optimizer.sampled_params():
-                loss = self._pass(batch)
-            gradients = optimizer._gradients()
+            loss, gradients = self._pass(batch), optimizer._gradients()
             optimizer._check_complete(gradients)
             with optimizer._full_precision():
                 update = optimizer._stages(capture, gradients, optimizer._pending.means())

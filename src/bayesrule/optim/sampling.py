@@ -108,11 +108,11 @@ class SamplingHolder(DrawingHolder):
                 self._leave(loss_scale or 1.0)
             finished = True
         finally:
+            self._saved = self._block = None
+            self._drawn_by, self._split = {}, {}
             with torch.no_grad():
                 torch._foreach_copy_(drawn, kept)
             torch.clear_autocast_cache()
-            self._saved = self._block = None
-            self._drawn_by, self._split = {}, {}
             self._settle(block, before, finished)
         if loss_scale is not None:
             self._loss_scale = loss_scale

@@ -101,7 +101,7 @@ class PosteriorOptimizer(SamplingHolder):
         self._end: Callable[[], None] | None = None
         """Of a step that is recorded as a whole."""
 
-    def captured(self, loss: Callable[..., Tensor]) -> CapturedSteps:
+    def captured(self, loss: Callable[..., Tensor], clip: Callable[[], object] | None = None) -> CapturedSteps:
         """Whole steps, recorded as CUDA graphs: a function of a batch that does one and returns the loss at its draw.
 
         It does what these lines do, with the same numbers, at a fraction of their time for a small network:
@@ -110,17 +110,19 @@ class PosteriorOptimizer(SamplingHolder):
                 opt.zero_grad()
                 value = loss(*batch)
                 value.backward()
+            clip()
             opt.step()
 
         Args:
-            loss: Of the tensors of a batch, which must do the same work for every batch of one shape.
+            loss: Of the tensors of a batch; it must do the same work for every batch of one shape.
+            clip: Of the gradients that are then in ``.grad``, by operations on the device; by default nothing.
         """
         if self._capture is None:
             raise InvalidArgument(
                 "Only an optimizer with capturable=True records steps", got="capturable=False",
                 remedy=f"Make it as {type(self).__name__}(…, capturable=True), of a network on a CUDA device.",
             )  # fmt: skip
-        return CapturedSteps(self, self._capture, loss)
+        return CapturedSteps(self, self._capture, loss, clip)
 
     @torch.no_grad()
     @in_turn
