@@ -143,3 +143,23 @@ def test_the_first_replay_comes_after_all_that_recording_did(monkeypatch: pytest
         kept = draws(before=3 * 10**8)  # what was late would be done by now, and written over what the replay has set
         assert torch.equal(room, second)
     del kept
+
+
+@pytest.mark.gpu
+def test_a_recording_that_fails_leaves_streams_and_generators_as_they_were() -> None:
+    own, stream = torch.Generator("cuda"), torch.cuda.current_stream()
+
+    def seeded() -> None:
+        torch.cuda.manual_seed(0)
+        own.manual_seed(1)
+
+    def draws() -> list[Tensor]:
+        return [torch.randn(3, device="cuda"), torch.randn(3, device="cuda", generator=own)]
+
+    seeded()
+    with pytest.raises(RuntimeError, match="captur"), recording(torch.cuda.CUDAGraph(), [own]):
+        draws()[0].sum().item()
+    found = draws()
+    assert torch.cuda.current_stream() == stream
+    seeded()
+    assert all(torch.equal(left, right) for left, right in zip(draws(), found, strict=True))

@@ -6,7 +6,7 @@ A small kernel leaves most of a GPU idle. What a recorded graph has on different
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,12 +52,21 @@ def to_be_recorded() -> bool:
 
 
 @contextmanager
-def recording(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
-    """`torch.cuda.graph` without two of its traps.
+def recording(
+    graph: torch.cuda.CUDAGraph, generators: Iterable[torch.Generator] = (), **options: Any
+) -> Iterator[None]:
+    """`torch.cuda.graph` without three of its traps.
 
-    The cyclic collector waits: an old graph that it frees meanwhile would end the process. And the recording's own
-    stream is waited for: there offsets of generators are set to 0, which may be after the first replay has set them.
+    The cyclic collector waits: an old graph that it frees meanwhile would end the process. The recording's own stream
+    is waited for: there offsets of generators are set to 0, which may be after the first replay has set them. And one
+    that fails leaves the stream and the generators as they were.
+
+    Args:
+        graph: What is recorded.
+        generators: That are drawn from, besides torch's own.
+        **options: Of `torch.cuda.graph`.
     """
+    generators, stream = _registered(graph, generators), torch.cuda.current_stream()
     running = gc.isenabled()
     gc.disable()
     try:
@@ -68,9 +77,29 @@ def recording(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
             finally:
                 _open.pop()
         torch.cuda.synchronize()
+    except Exception:
+        torch.cuda.set_stream(stream)  # which torch forgets where the end of a recording fails, too
+        _end_recording(generators)
+        raise
     finally:
         if running:
             gc.enable()
+
+
+def _registered(graph: torch.cuda.CUDAGraph, generators: Iterable[torch.Generator]) -> tuple[torch.Generator, ...]:
+    found = tuple(generators)
+    for generator in found:
+        graph.register_generator_state(generator)
+    return found
+
+
+def _end_recording(generators: Iterable[torch.Generator]) -> None:
+    """Of generators that were in one that failed, and would refuse to draw outside of it: one that succeeds ends it."""
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    _registered(graph, generators)
+    with torch.cuda.graph(graph):
+        torch.zeros((), device="cuda")
 
 
 @contextmanager

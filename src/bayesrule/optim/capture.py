@@ -40,10 +40,9 @@ class CudaRecorder:
 
     def __call__(self, work: Callable[[], None]) -> Replay:
         """Record it."""
-        graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(self.generator(self.device))
+        graph, own = torch.cuda.CUDAGraph(), self.generator(self.device)
         # threads of data loaders may go on, which the default mode forbids
-        with torch.cuda.device(self.device), recording(graph, capture_error_mode="thread_local"):
+        with torch.cuda.device(self.device), recording(graph, [own], capture_error_mode="thread_local"):
             work()
         return graph.replay
 
