@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,9 @@ TABLES = {
 }  # fmt: skip
 """By the head of its first column: the mode, and where its numbers are."""
 
+OPTIMIZERS = {"AdamW": "adamw", "IVON": "ivon", "VOGN": "vogn", "KTiedVON": "ktied-von", "NoisyAdam": "noisy-adam",
+              "NoisyKFAC": "noisy-kfac"}  # fmt: skip
+
 Ratios = dict[tuple[str, str, str], float]
 
 
@@ -38,13 +42,13 @@ def ratios(folders: tuple[str, ...]) -> Ratios:
             for file in files for row in file["rows"] if row["metric"] == "step ratio"}  # fmt: skip
 
 
-def tables() -> dict[str, list[list[str]]]:
+def tables(heads: Collection[str] = TABLES) -> dict[str, list[list[str]]]:
     """Cells, by the head of the first column."""
     lines = (ROOT / "docs" / "speed.md").read_text().splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else [] for line in lines]
     found: dict[str, list[list[str]]] = {}
     for index, row in enumerate(rows):
-        if row and row[0] in TABLES:
+        if row and row[0] in heads:
             end = next(at for at in range(index, len(rows) + 1) if at == len(rows) or not rows[at])
             found[row[0]] = [row, *rows[index + 2 : end]]
     return found
@@ -89,3 +93,13 @@ def test_the_best_of_each_row_is_marked(name: str) -> None:
             assert [cell for cell in here if float(cell.strip("*")) == best] == [
                 cell for cell in here if cell.startswith("**")
             ], label
+
+
+def test_the_table_of_optimizers_shows_what_was_measured() -> None:
+    head, *rows = tables(["optimizer's step"])["optimizer's step"]
+    file = json.loads((ROOT / "results" / "optimizer-steps" / "gpu" / "result.json").read_text())
+    measured = {(row["method"], row["variant"]): row["value"] for row in file["rows"] if row["metric"] == "ratio"}
+    assert [label for label, *_ in rows] == list(OPTIMIZERS)
+    for label, *cells in rows:
+        values = [measured.get((OPTIMIZERS[label], variant)) for variant in head[1:]]
+        assert cells == ["–" if value is None else f"{value:.2f}" for value in values]
