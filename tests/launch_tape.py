@@ -68,11 +68,13 @@ class TapeRecorder:
     def __call__(self, work: Callable[[], None]) -> Callable[[], None]:
         self.recorded += 1
         tape, state = Tape(), self.generator.get_state()
-        with tape:
-            work()
-        for whole, value in tape.before.values():
-            whole.copy_(value)
-        self.generator.set_state(state)
+        try:
+            with tape:
+                work()
+        finally:  # nothing has happened, whether it could be recorded or not
+            for whole, value in tape.before.values():
+                whole.copy_(value)
+            self.generator.set_state(state)
 
         def replay() -> None:
             self.replayed += 1

@@ -3,72 +3,26 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import bayesrule as br
-from bayesrule.curvature import fisher
-from bayesrule.errors import InvalidArgument, Unsupported
-from bayesrule.likelihoods import support
+from bayesrule.errors import InvalidArgument
 from bayesrule.optim import capture
-from launch_tape import TapeRecorder, tape_recorders
+from launch_tape import TapeRecorder
 from optim_problems import EVERY, make, network, regression, same, values
+from recorded_steps import Optimizer, close, loss_of, one_by_one, pair, run, tapes_on_an_accelerator
 
 all_kinds = pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
 SOME = [br.optim.NoisyKFAC, br.optim.NoisyAdam, br.optim.VOGN, br.optim.IVON, br.optim.KTiedVON, br.optim.BayesBiNN]
 some = pytest.mark.parametrize("kind", SOME, ids=lambda kind: kind.__name__)
-Optimizer = br.optim.PosteriorOptimizer
 
 
 @pytest.fixture
 def recorders(monkeypatch: pytest.MonkeyPatch) -> list[TapeRecorder]:
-    for module in (support, fisher):  # whose looks at values are for tensors on a CPU
-        monkeypatch.setattr(module, "readable_values", lambda tensor: None)
-    return tape_recorders(monkeypatch)
-
-
-def loss_of(optimizer: Optimizer) -> Any:
-    return lambda x, y: optimizer.nll(optimizer.model(x), y)
-
-
-def one_by_one(optimizer: Optimizer) -> Any:
-    """What a recorded step is to do."""
-
-    def step(*batch: torch.Tensor) -> torch.Tensor:
-        with optimizer.sampled_params():
-            optimizer.zero_grad()
-            value = loss_of(optimizer)(*batch)
-            value.backward()
-        optimizer.step()
-        return value.detach()
-
-    return step
-
-
-def run(optimizer: Optimizer, step: Any, steps: int, rows: int = 8) -> list[float]:
-    """Batches that differ, and a step size that decays."""
-    x, y = regression()
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-    found = []
-    for count in range(steps):
-        chosen = (torch.arange(rows) * 3 + 5 * count) % len(x)
-        found.append(step(x[chosen], y[chosen]))
-        scheduler.step()
-    return [value.item() for value in found]
-
-
-def pair(kind: type, *widths: int, **options: Any) -> tuple[Optimizer, Optimizer]:
-    return tuple(make(kind, network(*(widths or (3, 4, 4, 2))), capturable=flag, **options) for flag in (False, True))
-
-
-def close(plain: Optimizer, captured: Optimizer) -> None:
-    for left, right in zip(values(plain), values(captured), strict=True):
-        torch.testing.assert_close(left, right, rtol=1e-11, atol=1e-13)
-    assert plain.limited_steps == captured.limited_steps
-    assert plain.steps == captured.steps
+    return tapes_on_an_accelerator(monkeypatch)
 
 
 @all_kinds
@@ -175,8 +129,7 @@ def test_modules_that_change_their_mode_are_heeded(recorders) -> None:
         net.train(training)
         for _ in range(2):
             step(x, y)
-    modes = [key[3][0] for key in optimizer._capture._known if key[0] == "step"]
-    assert {mode[:4] for mode in modes} == {(True,) * 4, (False,) * 4}
+    assert {key[1][0] for key in step._whole._known} == {(True,) * 4, (False,) * 4}
 
 
 @pytest.mark.parametrize("autocast", [False, True])
@@ -203,82 +156,3 @@ def test_a_draw_for_each_example(recorders) -> None:
     want = run(plain, one_by_one(plain), 20)
     torch.testing.assert_close(run(captured, captured.captured(loss_of(captured)), 20), want, rtol=1e-11, atol=0)
     close(plain, captured)
-
-
-def test_it_says_what_it_needs(recorders) -> None:
-    plain, captured = pair(br.optim.IVON)
-    with pytest.raises(InvalidArgument, match=r"capturable=True"):
-        plain.captured(loss_of(plain))
-    step, (x, y) = captured.captured(loss_of(captured)), regression()
-    with pytest.raises(InvalidArgument, match="number 1"):
-        step(x, y.tolist())
-    with pytest.raises(InvalidArgument, match="meta"):
-        step(x.to("meta"), y)
-    captured.model[0].weight.requires_grad_(False)
-    with pytest.raises(InvalidArgument, match=r"0\.weight"):
-        step(x, y)
-
-
-def test_a_loss_that_fails_leaves_the_means(recorders) -> None:
-    captured = make(br.optim.IVON, capturable=True)
-    before, (x, y) = values(captured), regression()
-
-    def wrong(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        loss_of(captured)(x, y)
-        raise KeyError
-
-    for _ in range(4):
-        with pytest.raises(KeyError):
-            captured.captured(wrong)(x, y)
-    assert same(values(captured), before)
-    run(captured, captured.captured(loss_of(captured)), 3)
-
-
-def test_a_loss_that_cannot_be_recorded_is_told(recorders) -> None:
-    captured = make(br.optim.IVON, capturable=True)
-    x, y = regression()
-    step = captured.captured(lambda x, y: loss_of(captured)(x, y) * (1 + 0 * y.sum().item()))
-    step(x, y)
-    step(x, y)
-    before = values(captured)
-    for _ in range(2):
-        with pytest.raises(Unsupported, match="This step cannot be recorded"):
-            step(x, y)
-    assert same(values(captured), before)
-    run(captured, one_by_one(captured), 5)
-    assert captured.steps == 7
-
-
-def test_a_resumed_run_is_the_same_bit_for_bit(recorders) -> None:
-    whole = make(br.optim.IVON, capturable=True, mirrored=True)
-    run(whole, whole.captured(loss_of(whole)), 13)
-    saved = copy.deepcopy((whole.model.state_dict(), whole.state_dict()))
-    want = run(whole, whole.captured(loss_of(whole)), 9)
-    resumed = make(br.optim.IVON, network(3, 4, 2, seed=1), seed=9, capturable=True, mirrored=True)
-    step = resumed.captured(loss_of(resumed))
-    run(resumed, step, 7)
-    resumed.model.load_state_dict(saved[0])
-    resumed.load_state_dict(saved[1])
-    assert run(resumed, step, 9) == want
-    assert same(values(resumed), values(whole))
-
-
-@pytest.mark.parametrize("kind", [br.optim.IVON, br.optim.VOGN])
-def test_each_draw_is_cast_anew_in_a_region_of_autocast_around_many_steps(kind) -> None:
-    """Torch keeps what it cast until the region ends, whatever is written to the weights meanwhile."""
-    found = []
-    for around in (False, True):
-        torch.manual_seed(0)
-        net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-        optimizer = kind(net, n_data=50, likelihood=br.Gaussian(0.5), seed=3)
-        step, losses = one_by_one(optimizer), []
-        x, y = (each.float() for each in regression())
-        with torch.autocast("cpu", torch.float16, enabled=around):
-            for _ in range(4):
-                with torch.autocast("cpu", torch.float16):
-                    losses.append(step(x, y).item())
-            mean = net(x)
-        with torch.autocast("cpu", torch.float16):
-            assert torch.equal(mean, net(x)) is around
-        found.append(losses)
-    assert found[0] == found[1]

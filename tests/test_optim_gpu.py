@@ -11,22 +11,9 @@ from torch.nn import functional as F
 
 import bayesrule as br
 from bayesrule.optim import capture
+from optim_on_gpu import CAPTURED, all_values, digits, network, perceptron, run
 
 pytestmark = pytest.mark.gpu
-
-
-def digits(device: str = "cuda") -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    y = torch.randint(4, (64,), generator=generator)
-    x = torch.randn(64, 1, 8, 8, generator=generator) + y[:, None, None, None]
-    return x.to(device), y.to(device)
-
-
-def network() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(1, 6, 3, stride=2), nn.BatchNorm2d(6), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(54, 4)
-    ).cuda()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -101,49 +88,6 @@ def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
     assert optimizer.steps == 2
 
 
-CAPTURED = ["NoisyKFAC", "NoisyEKFAC", "NoisyAdam", "VOGN", "IVON", "KTiedVON"]
-
-
-def perceptron(name: str, capturable: bool, seed: int = 1, **options: bool) -> br.optim.PosteriorOptimizer:
-    """In float64, with steps of every kind: curvature and inverses due, and neither."""
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 20), nn.LayerNorm(20), nn.ReLU(), nn.Linear(20, 4)).double().cuda()
-    intervals = {} if name == "BayesBiNN" else {"T_inv": 10}
-    intervals |= {} if name in ("IVON", "KTiedVON", "BayesBiNN") else {"T_stats": 5}
-    kind = getattr(br.optim, name)
-    return kind(
-        net,
-        n_data=1000,
-        likelihood=br.Categorical(),
-        seed=seed,
-        capturable=capturable,
-        **intervals,
-        **options,
-    )
-
-
-def run(optimizer: br.optim.PosteriorOptimizer, steps: int) -> list[float]:
-    """With a step size that changes and clipped gradients."""
-    x, y = digits()
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.95)
-    found = []
-    for _ in range(steps):
-        with optimizer.sampled_params():
-            optimizer.zero_grad()
-            loss = F.cross_entropy(optimizer.model(x.double()), y)
-            loss.backward()
-        torch.nn.utils.clip_grad_norm_(optimizer.model.parameters(), 1.0)
-        optimizer.step()
-        scheduler.step()
-        found.append(loss.item())
-    return found
-
-
-def all_values(optimizer: br.optim.PosteriorOptimizer) -> list[torch.Tensor]:
-    variances = [posterior.variance for posterior in optimizer.posteriors().values()]
-    return [*(p.detach().clone() for p in optimizer.model.parameters()), *variances]
-
-
 @pytest.mark.parametrize("mirrored", [False, True], ids=["fresh", "mirrored"])
 @pytest.mark.parametrize("name", CAPTURED)
 def test_captured_steps_are_those_done_one_by_one(name: str, mirrored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,66 +156,3 @@ def test_captured_steps_train_under_a_gradient_scaler(name: str) -> None:
         scaler.update()
         losses.append(loss.item())
     assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
-
-
-RECORDED = [*CAPTURED, "NoisyFull", "OGN", "BayesBiNN"]
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_whole_recorded_steps_are_those_done_one_by_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exactly, with dropout by torch's generator, batches of two sizes, and steps in parts between them."""
-
-    def trained() -> tuple[list[float], list[torch.Tensor]]:
-        optimizer = perceptron(name, True, **({} if name in ("OGN", "BayesBiNN") else {"mirrored": True}))
-        step = optimizer.captured(lambda x, y: F.cross_entropy(optimizer.model(F.dropout(x, 0.2)), y))
-        torch.manual_seed(3)
-        x, y = digits()
-        found = [step(x[:rows].double(), y[:rows]).item() for rows in (len(x), 50) * 16]
-        return found, [*all_values(optimizer), *(p.grad for p in optimizer.model.parameters())]
-
-    found, values = trained()
-    again, _ = trained()
-    monkeypatch.setattr(capture, "WARM_UP", 10**9)
-    want, these = trained()
-    assert found == again == want
-    assert all(torch.equal(left, right) for left, right in zip(values, these, strict=True))
-
-
-def test_whole_recorded_steps_of_convolutions_train_in_half_precision() -> None:
-    net = network()
-    optimizer = br.optim.VOGN(net, n_data=1000, lr=0.02, likelihood=br.Categorical(), seed=1, capturable=True)
-
-    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cuda", torch.bfloat16):
-            return F.cross_entropy(net(x), y)
-
-    step, (x, y) = optimizer.captured(loss), digits()
-    losses = [step(x, y).item() for _ in range(60)]
-    assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
-    assert net[1].num_batches_tracked == 60
-
-
-def test_a_whole_recorded_step_refuses_what_is_not_finite() -> None:
-    optimizer = perceptron("IVON", True)
-    step, (x, y) = optimizer.captured(lambda x, y: F.cross_entropy(optimizer.model(x), y)), digits()
-    for _ in range(6):
-        step(x.double(), y)
-    before = all_values(optimizer)
-    with pytest.raises(br.errors.InvalidArgument, match="A gradient is not finite"):
-        step(x.double() * float("nan"), y)
-    assert all(torch.equal(left, right) for left, right in zip(all_values(optimizer), before, strict=True))
-    step(x.double(), y)
-    assert optimizer.steps == 7
-
-
-def test_a_loss_that_cannot_be_recorded_is_told_and_other_steps_go_on() -> None:
-    optimizer = perceptron("IVON", True)
-    x, y = digits()
-    step = optimizer.captured(lambda x, y: F.cross_entropy(optimizer.model(x), y) * (1 + 0 * y.sum().item()))
-    for _ in range(2):
-        step(x.double(), y)
-    before = all_values(optimizer)
-    with pytest.raises(br.errors.Unsupported, match="This step cannot be recorded"):
-        step(x.double(), y)
-    assert all(torch.equal(left, right) for left, right in zip(all_values(optimizer), before, strict=True))
-    assert all(loss < 10 for loss in run(optimizer, 5))

@@ -77,7 +77,7 @@ def recording(
             finally:
                 _open.pop()
         torch.cuda.synchronize()
-    except Exception:
+    except BaseException:
         torch.cuda.set_stream(stream)  # which torch forgets where the end of a recording fails, too
         _end_recording(generators)
         raise
@@ -107,9 +107,11 @@ def apart(stream: torch.cuda.Stream | None = None) -> Iterator[None]:
     """On a stream of its own, or the one given, as recording asks of the steps that precede it."""
     stream = torch.cuda.Stream() if stream is None else stream
     stream.wait_stream(torch.cuda.current_stream())
-    with recorded_step(), torch.cuda.stream(stream):
-        yield
-    torch.cuda.current_stream().wait_stream(stream)
+    try:
+        with recorded_step(), torch.cuda.stream(stream):
+            yield
+    finally:
+        torch.cuda.current_stream().wait_stream(stream)
 
 
 @contextmanager

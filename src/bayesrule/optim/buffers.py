@@ -50,10 +50,16 @@ def buffered(value: Any) -> Any:
     return replace(value, **changes)
 
 
-def counted(state: Any) -> Any:
+def counted(value: Any) -> Any:
     """The state with its counts as plain numbers, as a state that is not in a buffer has them."""
-    counts = {each.name: getattr(state, each.name) for each in fields(state) if each.name in COUNTS}
-    return replace(state, **{name: int(count) for name, count in counts.items()})
+    if isinstance(value, tuple):
+        return tuple(counted(each) for each in value)
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    found = {each.name: counted(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, State | PlainState):
+        found |= {name: int(found[name]) for name in COUNTS if name in found}
+    return replace(value, **found)
 
 
 def differences(old: Any, new: Any) -> Iterator[tuple[Tensor, Tensor | float]]:

@@ -72,24 +72,37 @@ class Capture:
         self._rates: dict[int, float] = {}
         self._known: OrderedDict[Hashable, int | list[Replay]] = OrderedDict()
         self._found: dict[Hashable, Any] = {}
-        self._one = False
+        self.one = False
+        """Whether what is done now is a part of work that is recorded as a whole."""
+        self.forgotten = 0
+        """How often all was."""
 
     @contextmanager
     def as_one(self) -> Iterator[None]:
         """What is done here is a part of work that is recorded as a whole."""
-        self._one = True
+        self.one = True
         try:
             yield
         finally:
-            self._one = False
+            self.one = False
 
     def forget(self) -> None:
         """All recordings and rooms: the memory they were made for is no longer used."""
         self._rooms, self._rates, self._known, self._found = {}, {}, OrderedDict(), {}
+        self.forgotten += 1
+
+    def recorded(self, key: Hashable) -> bool:
+        """Whether such work is replayed the next time."""
+        return not isinstance(self._known.get(key, 0), int)
+
+    def to_be_recorded(self, key: Hashable) -> bool:
+        """Whether it is recorded then."""
+        known = self._known.get(key, 0)
+        return isinstance(known, int) and known >= WARM_UP
 
     def stages(self, key: Hashable, work: Stages, count: int) -> Iterator[None]:
-        """The parts of some work, one at each ``next``: done, or replayed."""
-        if self._one:
+        """The parts of some work, one at each ``next``: done, or replayed. What was left half done does not count."""
+        if self.one:
             yield from work()
             return
         known = self._known.setdefault(key, 0)
@@ -97,8 +110,10 @@ class Capture:
         while len(self._known) > MOST:
             self._found.pop(self._known.popitem(last=False)[0], None)
         if isinstance(known, int) and known < WARM_UP:
-            self._known[key] = known + 1
-            yield from work()
+            for number, _ in enumerate(work(), start=1):
+                if number == count:
+                    self._known[key] = known + 1
+                yield
             return
         if isinstance(known, int):
             parts = work()
@@ -109,7 +124,7 @@ class Capture:
 
     def do(self, key: Hashable, work: Callable[[], Found]) -> Found:
         """Work in one part, and the tensors it returns: the same ones whenever it is replayed."""
-        if self._one:
+        if self.one:
             return work()
 
         def one() -> Iterator[None]:
@@ -136,7 +151,7 @@ class Capture:
 
     def moved_in(self, kind: str, tensors: Mapping[Any, Tensor]) -> dict[Any, Tensor]:
         """The tensors where other recordings find them: copies in their rooms."""
-        return dict(tensors) if self._one else self.kept_in(kind, tensors)
+        return dict(tensors) if self.one else self.kept_in(kind, tensors)
 
     def kept_in(self, kind: str, tensors: Mapping[Any, Tensor]) -> dict[Any, Tensor]:
         """Copies of the tensors in their rooms, for whoever reads them after the work."""
@@ -152,6 +167,7 @@ class Capture:
         """The step size of a param group, as it now is, for recordings to read."""
         if isinstance(value, Tensor):
             self._room_of_rate(index, device).copy_(value)
+            self._rates.pop(index, None)
         elif self._rates.get(index) != value:
             self._room_of_rate(index, device).fill_(value)
             self._rates[index] = value

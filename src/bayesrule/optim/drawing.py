@@ -76,7 +76,7 @@ class DrawingHolder(PosteriorHolder):
                 return capture.kept_in("deviation", deviations)
             return capture.moved_in("deviation", deviations) if self.rule.from_draws else {}
 
-        return capture.do(("draw", names, tuple(last), self._circumstances()), work)
+        return capture.do(("draw", names, tuple(last), self.mirrored, self._circumstances()), work)
 
     def _circumstances(self) -> tuple[Any, ...]:
         """What captured work depends on beside its rooms: hyper-parameters, and where tensors lie."""

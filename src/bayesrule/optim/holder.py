@@ -260,10 +260,9 @@ class PosteriorHolder(torch.optim.Optimizer):
         if self._made:
             raise Unsupported(
                 f"{type(self).__name__} takes its parameters from the network it was made with",
-                got="a param group that was added later",
-                remedy="Put the parameters into the network and make a new optimizer; options of their own go by "
-                "param_groups=[…] to its constructor.",
-            )
+                got="a param group that was added later", remedy="Put the parameters into the network and make a new "
+                "optimizer; options of their own go by param_groups=[…] to its constructor.",
+            )  # fmt: skip
         super().add_param_group(param_group)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -282,8 +281,9 @@ class PosteriorHolder(torch.optim.Optimizer):
             self.plain_states = {name: buffered(state) for name, state in self.plain_states.items()}
 
     def _has_estimates(self, name: str) -> bool:
-        """Whether a group's state has seen curvature, which is looked up until it has."""
-        if name not in self._estimated and int(self.states[name].estimates) > 0:
+        """Whether a group's state has seen curvature, which is looked up until it has, but not within a recording."""
+        unknown = name not in self._estimated and not (self._capture is not None and self._capture.one)
+        if unknown and int(self.states[name].estimates) > 0:
             self._estimated.add(name)
         return name in self._estimated
 

@@ -1,8 +1,8 @@
-"""The torch optimizer around a rule: the step from gathered messages to new means; the mathematics is the rule's."""
+"""The torch optimizer around a rule: what a user calls; the mathematics is the rule's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,24 +10,19 @@ from torch import Tensor, nn
 
 from bayesrule.curvature import Fisher
 from bayesrule.errors import InvalidArgument
-from bayesrule.likelihoods import GaussianGammaNoise, Likelihood
+from bayesrule.likelihoods import Likelihood
 from bayesrule.optim.arguments import check_known, check_numbers
-from bayesrule.optim.buffers import copy_all, differences
-from bayesrule.optim.capture import Capture, curvatures_moved_in
 from bayesrule.optim.captured_steps import CapturedSteps
 from bayesrule.optim.intervals import check_count, due
-from bayesrule.optim.messages import Alone, Exchange, Gathered, Landing, Messages, Residuals, finite_check, sum_of_sizes
-from bayesrule.optim.param_groups import alike
-from bayesrule.optim.plain import adam_update
-from bayesrule.optim.proposed_step import ProposedStep
-from bayesrule.optim.rule import Message, Rule
-from bayesrule.optim.sampling import Noise, SamplingHolder
-from bayesrule.posteriors import GaussianPosterior
+from bayesrule.optim.messages import Alone, Exchange, Gathered, Landing
+from bayesrule.optim.rule import Rule
+from bayesrule.optim.sampling import Noise
+from bayesrule.optim.updating import UpdatingHolder
 from bayesrule.priors import Normal, Prior
 from bayesrule.threads import in_turn
 
 
-class PosteriorOptimizer(SamplingHolder):
+class PosteriorOptimizer(UpdatingHolder):
     """An optimizer that holds a posterior over the weights; see `NoisyKFAC` for an example of its use.
 
     Args:
@@ -104,7 +99,8 @@ class PosteriorOptimizer(SamplingHolder):
     def captured(self, loss: Callable[..., Tensor], clip: Callable[[], object] | None = None) -> CapturedSteps:
         """Whole steps, recorded as CUDA graphs: a function of a batch that does one and returns the loss at its draw.
 
-        It does what these lines do, with the same numbers, at a fraction of their time for a small network:
+        Make it once, before the loop. It does what these lines do, with the same numbers, at a fraction of their time
+        for a small network:
 
             with opt.sampled_params():
                 opt.zero_grad()
@@ -113,8 +109,12 @@ class PosteriorOptimizer(SamplingHolder):
             clip()
             opt.step()
 
+        The third step of a kind (of one shape of batch, with or without curvature, …) is recorded; a loss that cannot
+        be is refused there. Python's own work in it is then no longer done, and ``.grad`` is memory of the recording.
+
         Args:
-            loss: Of the tensors of a batch; it must do the same work for every batch of one shape.
+            loss: One number, of the tensors of a batch; it must do the same work for every batch of one shape, all of
+                it on the device. Tensors that it reads besides, buffers among them, are changed in place if at all.
             clip: Of the gradients that are then in ``.grad``, by operations on the device; by default nothing.
         """
         if self._capture is None:
@@ -135,12 +135,7 @@ class PosteriorOptimizer(SamplingHolder):
         if closure is not None:
             with torch.enable_grad(), self.sampled_params():
                 loss = closure()
-        if self._block is not None or not self._pending.blocks:
-            raise InvalidArgument(
-                "step() follows a block that called backward()",
-                got="no gradient from sampled_params" if self._block is None else "a block that has not ended",
-                remedy="with opt.sampled_params(): opt.zero_grad(); loss_fn(net(x), y).backward()",
-            )
+        self._check_blocks()
         try:
             self._step()
         except Exception:
@@ -149,7 +144,7 @@ class PosteriorOptimizer(SamplingHolder):
                 self.__dict__.pop(name, None)
             raise
         finally:
-            self._pending, self._loss_scale, self._end = Gathered(), None, None
+            self._pending, self._loss_scale = Gathered(), None
         return loss
 
     def _step(self) -> None:
@@ -166,10 +161,13 @@ class PosteriorOptimizer(SamplingHolder):
                 self._replay(self._capture)
         self.steps += 1
 
-    def _recordable(self) -> bool:
-        """Whether the next update is work like that of others: without new inverses, and of one process."""
-        new = due(self.steps + 1, self.T_inv) and (self.rule.inverts or not self.priors.fixed)
-        return not new and isinstance(self.exchange, Alone)
+    def _check_blocks(self) -> None:
+        if self._block is not None or not self._pending.blocks:
+            raise InvalidArgument(
+                "step() follows a block that called backward()",
+                got="no gradient from sampled_params" if self._block is None else "a block that has not ended",
+                remedy="with opt.sampled_params(): opt.zero_grad(); loss_fn(net(x), y).backward()",
+            )
 
     def _overflowed(self) -> bool:
         """Whether gradient scaling found infinities; if not, gradients are brought back to their scale."""
@@ -194,128 +192,3 @@ class PosteriorOptimizer(SamplingHolder):
             device = next(iter(self.trained.values())).device
             for index, options in enumerate(self.param_groups):
                 self._capture.set_rate(index, options["lr"], device)
-
-    def _gradients(self) -> dict[str, Tensor]:
-        return {name: p.grad for name, p in self.trained.items() if p.grad is not None}
-
-    def _messages(self, gradients: Mapping[str, Tensor], curvatures: Mapping[str, Mapping[str, Tensor]]) -> Messages:
-        """Gradients and curvatures of all blocks, as events."""
-        told, wide = self._filled(gradients)
-        groups = {group.name: Message(event, curvatures.get(group.name))
-                  for group, event in zip(told, self._gradient_events.of(told, wide), strict=True)}  # fmt: skip
-        plain = {name: self._widened(name, gradients[name]) for name in self.plain_states if name in gradients}
-        return Messages(groups, plain, self._pending.residuals)
-
-    def _check_complete(self, gradients: Mapping[str, Tensor]) -> None:
-        """Refuse a step at which a layer has a gradient but not the curvature that is due."""
-        if not (self.rule.taps and due(self.steps + 1, self.T_stats)):
-            return
-        for layer in (layer for group in self.groups.values() for layer in group.layers):
-            if layer.name not in self._pending.tapped and any(part.name in gradients for part in layer.parts):
-                raise InvalidArgument(
-                    f"{layer.name!r} got a gradient, but its layer was not called in a pass of the network",
-                    got=layer.modules,
-                    remedy="Call the network itself; name layers whose weights others read in plain=(…); "
-                    "checkpoint activations with use_reentrant=False.",
-                )
-
-    def _check(self, finite: Callable[[], bool]) -> None:
-        if not finite():
-            wrong = [n for n, p in self.trained.items() if p.grad is not None and not bool(p.grad.isfinite().all())]
-            raise InvalidArgument(
-                "A gradient is not finite" if wrong else "The posterior after this step would be not finite",
-                got=wrong or "finite gradients, and a curvature from gradients that were not, or whose squares are not",
-                remedy="Look for NaN in the batch; if it is finite, lower lr, or clip. The blocks since the last step "
-                "were dropped, and nothing was changed: go on with the next batch.",
-            )  # fmt: skip
-
-    def _apply(self, refresh: bool) -> None:
-        """New means and states, all computed before any is kept, and kept if they are finite."""
-        gradients, curvatures = self._gradients(), self._pending.means()
-        self._check_complete(gradients)
-        messages = self.exchange.messages(self._messages(gradients, curvatures))
-        solves = self.rule.inverts or not self.priors.fixed
-        if solves and (refresh or self._pending.curvatures):  # which may fail by itself at numbers that are not finite
-            self._check(finite_check(messages.tensors()))
-        if refresh and not self.priors.fixed and self.steps:
-            posteriors = {n: q for n, q in self.posteriors().items() if isinstance(q, GaussianPosterior)}
-            self.priors.follow(posteriors, self._prior_rate())
-        moved = self._moved(messages, refresh)
-        self._check(finite_check(moved.tensors(messages.groups)))
-        self._learn_noise(messages.residuals)
-        self._keep(moved)
-
-    def _replay(self, capture: Capture) -> None:
-        """The same, captured."""
-        gradients = capture.moved_in("gradient", self._gradients())
-        curvatures = curvatures_moved_in(capture, self._pending.means())
-        self._check_complete(gradients)
-        key = ("update", tuple(gradients), tuple(curvatures), self._circumstances())
-        stages = capture.stages(key, lambda: self._stages(capture, gradients, curvatures), 3)
-        next(stages)
-        finite = self._finite(capture)
-        next(stages)
-        self._check(finite)
-        self._learn_noise(self._pending.residuals)
-        next(stages)
-
-    def _finite(self, capture: Capture) -> Callable[[], bool]:
-        """Starts to find out whether the messages were finite."""
-        total = capture.at("total", "gradient")
-        self._landing = self._landing or Landing(total)
-        return self._landing.start(total)
-
-    def _stages(
-        self, capture: Capture, gradients: Mapping[str, Tensor], curvatures: Mapping[str, Mapping[str, Tensor]]
-    ) -> Iterator[None]:
-        messages = self._messages(gradients, curvatures)
-        capture.kept_in("total", {"gradient": sum_of_sizes(messages.tensors())})
-        yield
-        moved = self._moved(messages, refresh=False)
-        yield
-        self._keep(moved)
-        yield
-
-    def _moved(self, messages: Messages, refresh: bool) -> ProposedStep:
-        """What the rules make of the messages; nothing is changed yet."""
-        moved: dict[str, Tensor] = {}
-        states, plain_states = dict(self.states), dict(self.plain_states)
-        means = {**self.trained, **self._masters}
-        for names in alike(messages.groups, self._placement, self.trained):
-            groups = [self.groups[name] for name in names]
-            tasks = [(mean, states[group.name], messages.groups[group.name], self.priors.term(group.name))
-                     for group, mean in zip(groups, self._mean_events.of(groups, means), strict=True)]  # fmt: skip
-            found = self.rule_of(groups[0]).updates(tasks, lr=self.lr_of(names[0]), refresh=refresh)
-            for group, (mean, states[group.name]) in zip(groups, found, strict=True):
-                moved |= group.split(mean)
-        for name, gradient in messages.plain.items():
-            moved[name], plain_states[name] = adam_update(
-                self.mean_of(name), plain_states[name], gradient, lr=self.lr_of(name)
-            )  # fmt: skip
-        kept = {name: value for name, value in moved.items() if self.trained[name].grad is not None}
-        return ProposedStep(kept, states, plain_states)
-
-    def _keep(self, moved: ProposedStep) -> None:
-        """New means into the parameters; new states in place of the old ones, or over them where work is captured."""
-        torch._foreach_copy_([self.trained[name] for name in moved.means], list(moved.means.values()))
-        masters = {name: moved.means[name] for name in self._masters.keys() & moved.means.keys()}
-        if self._capture is None:
-            self.states, self.plain_states = moved.states, moved.plain_states
-            self._masters |= {name: mean.clone() for name, mean in masters.items()}
-            return
-        held = [(self.states, moved.states), (self.plain_states, moved.plain_states), (self._masters, masters)]
-        copy_all(pair for old, new in held for name in new for pair in differences(old[name], new[name]))
-
-    def _prior_rate(self) -> float:
-        return min(1.0, self.param_groups[0].get("beta", 0.01) * self.T_inv)
-
-    def _learn_noise(self, residuals: Residuals | None) -> None:
-        if not isinstance(self.likelihood, GaussianGammaNoise):
-            return
-        if residuals is None:
-            raise InvalidArgument(
-                "GaussianGammaNoise learns its noise from the residuals of the loss", got="no loss from opt.nll",
-                remedy="Compute the loss by opt.nll(net(x), y).",
-            )  # fmt: skip
-        mean_square = residuals.squares / residuals.examples
-        self.likelihood.update(mean_square * self.n_data, self.n_data * residuals.entries, step_size=self.noise_lr)
