@@ -106,7 +106,7 @@ def claims_of(rows: list[dict[str, Any]], batch: int, device: str) -> list[dict[
     ratios = {(row["method"], row["variant"]): row["value"] for row in rows if row["metric"] == "ratio"}
     measured = {key: most for key, most in BOUNDS[device].items() if batch == 1024 and key in ratios}
     return [
-        claim(f"{method}, {variant}: at most {most:g} times AdamW's step", ratio <= most, f"{ratio:.3g}")
+        claim(f"{method}, {variant}: at most {most:g} times AdamW's step", ratio <= most, f"{ratio:.4g}")
         for (method, variant), most in measured.items()
         for ratio in [ratios[method, variant]]
     ]

@@ -75,25 +75,6 @@ def test_a_loss_that_cannot_be_recorded_is_told_and_other_steps_go_on() -> None:
     assert all(loss < 10 for loss in run(optimizer, 5))
 
 
-def test_a_loss_of_an_earlier_block_may_be_kept() -> None:
-    optimizer = perceptron("IVON", True)
-    x, y = digits()
-    with optimizer.sampled_params():
-        kept = F.cross_entropy(optimizer.model(x.double()), y)
-        kept.backward()
-    optimizer.step()
-    step = optimizer.captured(lambda x, y: F.cross_entropy(optimizer.model(x), y))
-    told = ""
-    for _ in range(4):
-        try:
-            step(x.double(), y)
-        except br.errors.Unsupported as error:
-            told = str(error)
-            del kept
-    print("KEPT:", told)
-    assert optimizer.steps >= 4
-
-
 def test_means_are_back_after_a_loss_that_fails_on_a_stream_of_its_own() -> None:
     optimizer = perceptron("IVON", True)
     before = [p.detach().clone() for p in optimizer.model.parameters()]

@@ -67,7 +67,7 @@ def claims_of(rows: Sequence[Mapping[str, Any]], device: str) -> list[dict[str, 
             words = (
                 f"{bound.dataset}, {bound.variant}, {' or '.join(bound.methods)}: {bound.metric} at most {bound.most:g}"
             )
-            claims.append(claim(words, min(values) <= bound.most, f"{min(values):.3g}"))
+            claims.append(claim(words, min(values) <= bound.most, f"{min(values):.4g}"))
     for dataset, variant in dict.fromkeys((row["dataset"], row["variant"]) for row in rows):
         steps = {method: value for method in (*METHODS, *PEERS)
                  if (value := found.get((dataset, variant, method, STEP))) is not None}  # fmt: skip
@@ -77,7 +77,7 @@ def claims_of(rows: Sequence[Mapping[str, Any]], device: str) -> list[dict[str, 
             if ours and theirs:
                 (own, least), (fastest, bound) = (min(e.items(), key=lambda item: item[1]) for e in (ours, theirs))
                 words = f"{dataset}, {variant}: {told} is no slower than any peer's"
-                claims.append(claim(words, least <= bound, f"{own} {least:.3g}, {fastest} {bound:.3g}"))
+                claims.append(claim(words, least <= bound, f"{own} {least:.4g}, {fastest} {bound:.4g}"))
     return claims
 
 
