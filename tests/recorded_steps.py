@@ -12,8 +12,11 @@ import bayesrule as br
 from bayesrule.curvature import fisher
 from bayesrule.likelihoods import support
 from launch_tape import TapeRecorder, tape_recorders
-from optim_problems import make, network, regression, values
+from optim_problems import EVERY, make, network, regression, values
 
+all_kinds = pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
+SOME = [br.optim.NoisyKFAC, br.optim.NoisyAdam, br.optim.VOGN, br.optim.IVON, br.optim.KTiedVON, br.optim.BayesBiNN]
+some = pytest.mark.parametrize("kind", SOME, ids=lambda kind: kind.__name__)
 Optimizer = br.optim.PosteriorOptimizer
 
 

@@ -15,12 +15,19 @@ import bayesrule as br
 from bayesrule.errors import InvalidArgument, Unsupported
 from bayesrule.optim import capture
 from launch_tape import TapeRecorder
-from optim_problems import EVERY, make, network, regression, same, values
-from recorded_steps import Optimizer, close, loss_of, one_by_one, pair, run, tapes_on_an_accelerator, two_headed
-
-all_kinds = pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
-SOME = [br.optim.NoisyKFAC, br.optim.NoisyAdam, br.optim.VOGN, br.optim.IVON, br.optim.KTiedVON, br.optim.BayesBiNN]
-some = pytest.mark.parametrize("kind", SOME, ids=lambda kind: kind.__name__)
+from optim_problems import make, network, regression, same, values
+from recorded_steps import (
+    Optimizer,
+    all_kinds,
+    close,
+    loss_of,
+    one_by_one,
+    pair,
+    run,
+    some,
+    tapes_on_an_accelerator,
+    two_headed,
+)
 
 
 @pytest.fixture
