@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -267,20 +268,28 @@ def test_a_resumed_run_is_the_same_bit_for_bit(recorders) -> None:
 
 @pytest.mark.parametrize("kind", [br.optim.IVON, br.optim.VOGN])
 def test_each_draw_is_cast_anew_in_a_region_of_autocast_around_many_steps(kind) -> None:
-    """Torch keeps what it cast until the region ends, whatever is written to the weights meanwhile."""
-    found = []
-    for around in (False, True):
+    """Torch keeps what it cast until the region ends, whatever is written to the weights meanwhile; so are means."""
+
+    def outputs(around: bool) -> list[torch.Tensor]:
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-        optimizer = kind(net, n_data=50, likelihood=br.Gaussian(0.5), seed=3)
-        step, losses = one_by_one(optimizer), []
+        optimizer, found = kind(net, n_data=50, likelihood=br.Gaussian(0.5), seed=3), []
         x, y = (each.float() for each in regression())
+
+        def forward() -> torch.Tensor:
+            with torch.autocast("cpu", torch.float16):
+                found.append(net(x))
+            return found[-1]
+
         with torch.autocast("cpu", torch.float16, enabled=around):
-            for _ in range(4):
-                with torch.autocast("cpu", torch.float16):
-                    losses.append(step(x, y).item())
-            mean = net(x)
-        with torch.autocast("cpu", torch.float16):
-            assert torch.equal(mean, net(x)) is around
-        found.append(losses)
-    assert found[0] == found[1]
+            for _ in range(3):
+                with optimizer.sampled_params():
+                    optimizer.nll(forward(), y).backward()
+                forward()
+                optimizer.step()
+                forward()
+        return found
+
+    found = outputs(True)
+    assert all(torch.equal(left, right) for left, right in zip(found, outputs(False), strict=True))
+    assert all(not torch.equal(*neighbours) for neighbours in pairwise(found[2:]))  # VOGN's first draw is the mean

@@ -145,6 +145,7 @@ class PosteriorOptimizer(UpdatingHolder):
             raise
         finally:
             self._pending, self._loss_scale = Gathered(), None
+            torch.clear_autocast_cache()  # of the means before
         return loss
 
     def _step(self) -> None:
