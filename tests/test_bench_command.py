@@ -68,6 +68,7 @@ def test_what_was_measured_before_an_interruption_is_kept(monkeypatch: pytest.Mo
     assert "3 of 3" not in ran.said
     result = json.loads((tmp_path / "result.json").read_text())
     assert {row["dataset"] for row in result["rows"]} == {"mlp-small, batch 2"}
+    assert "Interrupted after 1 of 3 parts." in result["notes"]
 
 
 TOO_WIDE = "dense-999999999999"  # its inputs alone are more than any machine can address

@@ -215,3 +215,58 @@ def test_wrong_arguments() -> None:
         data_parallel(cases.converted(), noise="batch")  # type: ignore[arg-type]
     with pytest.raises(refused):
         data_parallel(cases.network())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [br.optim.IVON, br.optim.NoisyKFAC])
+def test_a_state_goes_on_whether_it_is_loaded_before_or_after(kind) -> None:
+    """Into an optimizer whose noise is keyed by example, and which draws keys from its own generator."""
+    x, y = torch.randn(6, 3, dtype=torch.float64), torch.arange(6) % 2
+
+    def made() -> tuple[nn.Module, br.optim.PosteriorOptimizer]:
+        torch.manual_seed(0)
+        net = nn.Linear(3, 2).double()
+        return net, kind(net, n_data=50, likelihood=br.Categorical(), seed=1)
+
+    def run(optimizer: br.optim.PosteriorOptimizer, parallel: Any) -> list[float]:
+        losses = []
+        for _ in range(4):
+            own_x, own_y = parallel.own(x, y)
+            with optimizer.sampled_params():
+                loss = optimizer.nll(parallel(own_x), own_y)
+                loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    net, whole = made()
+    parallel = data_parallel(whole, noise="example")
+    run(whole, parallel)
+    saved = {name: value.clone() for name, value in net.state_dict().items()}, whole.state_dict()
+    want = run(whole, parallel)
+    for wrapped_first in (True, False):
+        net, resumed = made()
+        parallel = data_parallel(resumed, noise="example") if wrapped_first else None
+        net.load_state_dict(saved[0])
+        resumed.load_state_dict(saved[1])
+        assert run(resumed, parallel or data_parallel(resumed, noise="example")) == want
+
+
+def test_batches_that_are_none_are_refused() -> None:
+    net = nn.Linear(3, 2)
+    parallel = data_parallel(br.optim.IVON(net, n_data=50, likelihood=br.Categorical()), noise="example")
+    x = torch.randn(6, 3)
+    with pytest.raises(InvalidArgument, match="one or more tensors"):
+        parallel.own()
+    with pytest.raises(InvalidArgument, match="at least 1 part"):
+        next(parallel.microbatches(0, x))
+    with pytest.raises(InvalidArgument, match="6 rows of 1 processes"):
+        next(parallel.microbatches(4, x))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_all_processes_agree_whether_parts_are_of_one_size(size: int) -> None:
+    for total in range(1, 20):
+        own = [Rows.of(total, World(rank, size)) for rank in range(size)]
+        for count in range(1, own[0].fewest(World(0, size)) + 1):
+            even = all(rows.count % count == 0 for rows in own)
+            assert {rows.even(count, World(rank, size)) for rank, rows in enumerate(own)} == {even}

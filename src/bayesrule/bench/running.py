@@ -90,7 +90,7 @@ def bench(request: Request, command: str, told: Told = lambda what, done, parts:
         **result,
         **interrupted,
         "date": datetime.now(UTC).date().isoformat(),
-        "notes": _notes(result, request),
+        "notes": [*_notes(result, request), *(f"Interrupted {when}." for when in interrupted.values())],
         "claims": _claims(result),
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -46,7 +46,7 @@ class Parallel:
 
     def own(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """This process's rows of a batch that all processes read alike."""
-        self._rows = Rows.of(len(tensors[0]), self.world)
+        self._rows = Rows.of(_rows_of(tensors), self.world)
         self._key_by(self._rows)
         return self._rows.cut(*tensors)
 
@@ -62,10 +62,17 @@ class Parallel:
             parts: How many, or as many as the process with the fewest rows has.
             *tensors: Of the whole batch, as for `own`.
         """
-        own = self._rows = Rows.of(len(tensors[0]), self.world)
+        own = self._rows = Rows.of(_rows_of(tensors), self.world)
+        if parts < 1:
+            raise InvalidArgument("A batch is cut into at least 1 part", got=parts)
         parts = min(parts, own.fewest(self.world))  # the same number everywhere, as shards are exchanged in each
-        if self.equal_parts and own.count % parts:
-            raise InvalidArgument(f"{own.count} rows do not make parts of one size", got=f"{parts} parts")
+        if self.equal_parts and not own.even(parts, self.world):
+            raise InvalidArgument(
+                f"{own.total} rows of {self.world.size} processes do not make parts of one size, whose messages an "
+                "optimizer that holds a posterior averages with equal weights", got=f"{parts} parts",
+                remedy="Take another number of parts, or batches whose rows the number of processes and of parts "
+                "divide (drop_last=True).",
+            )  # fmt: skip
         generator = torch.default_generator if self.noise is None else self.noise.generator or torch.default_generator
         state = generator.get_state()
         for number, rows in enumerate(own.parts(parts), 1):
@@ -140,6 +147,17 @@ def data_parallel(model: BayesianModule | PosteriorOptimizer, *, noise: NoiseKey
     if world.size > 1:
         network = DistributedDataParallel(model, **_no_broadcasts())
     return Parallel(world, source, network)
+
+
+def _rows_of(tensors: Sequence[Any]) -> int:
+    """Of a batch."""
+    wrong = [type(each).__name__ for each in tensors if not isinstance(each, Tensor) or each.ndim == 0]
+    if wrong or not tensors:
+        raise InvalidArgument(
+            "A batch is one or more tensors whose first dimension counts its rows", got=", ".join(wrong) or "nothing",
+            remedy="Give the tensors one by one: parallel.own(x, y).",
+        )  # fmt: skip
+    return len(tensors[0])
 
 
 def _no_broadcasts() -> dict[str, Any]:

@@ -34,6 +34,11 @@ class Rows:
         """The rows of the process that has fewest."""
         return self.total if self.total < world.size else self.total // world.size
 
+    def even(self, count: int, world: World) -> bool:
+        """Whether so many parts are of one size, in every process."""
+        most = self.total if self.total < world.size else -(-self.total // world.size)
+        return not (self.fewest(world) % count or most % count)
+
     def parts(self, count: int) -> list[Rows]:
         """These rows as so many consecutive parts, as even as can be."""
         if not 1 <= count <= self.count:

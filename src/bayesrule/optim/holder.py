@@ -251,7 +251,7 @@ class PosteriorHolder(torch.optim.Optimizer):
         self.states, self.plain_states, self._masters, self._mirror = states, plain_states, masters, mirror
         self._make_buffers()
         self.priors.load(priors)
-        self._generators = generators
+        saved_state.put_into(self._generators, generators, self._seed)
         if self.likelihood is not None:
             self.likelihood.load_state_dict(saved["likelihood"])
 

@@ -116,6 +116,18 @@ def own_generator(device: torch.device, seed: int) -> torch.Generator:
     return keyed_generator(device, seed, "optimizer", str(device.type))
 
 
+def put_into(
+    generators: dict[torch.device, torch.Generator], saved: Mapping[torch.device, torch.Generator], seed: int
+) -> None:
+    """Streams go on where the saved ones are, those of devices that were not saved at their start.
+
+    Generators stay the same objects: the noise of data-parallel processes has been given one.
+    """
+    for device in {*generators, *saved}:
+        state = (saved[device] if device in saved else own_generator(device, seed)).get_state()
+        generators.setdefault(device, torch.Generator(device)).set_state(state)
+
+
 def restored_generators(saved: Mapping[str, Tensor], seed: int) -> dict[torch.device, torch.Generator]:
     """Streams that go on where they were."""
     generators = {torch.device(name): own_generator(torch.device(name), seed) for name in saved}
