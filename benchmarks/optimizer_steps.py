@@ -32,7 +32,7 @@ from timed_optimizers import (
 )
 
 import bayesrule as br
-from bayesrule.bench.claims import claim
+from bayesrule.bench.claims import BOUNDS, claim
 
 STEPS, SLICE, WARM_UP = 100, 10, 20
 REFERENCE = "adamw"
@@ -46,11 +46,8 @@ METHODS: dict[str, tuple[type[br.optim.PosteriorOptimizer], dict[str, Any]]] = {
 }
 STEPS_OF = {"eager": posterior_step, "capturable": posterior_step, "recorded": recorded_posterior_step}
 VARIANTS = {"cpu": ("eager",), "cuda": tuple(STEPS_OF)}
-BOUNDS = {
-    "cpu": {("vogn", "eager"): 1.8, ("ivon", "eager"): 1.35},
-    "cuda": {("vogn", "capturable"): 1.7, ("ivon", "capturable"): 1.15},
-}
-"""Times AdamW's step that a step may take at batch 1024."""
+BOUNDED = {"cpu": "eager", "cuda": "capturable"}
+"""The variant whose cost `bayesrule.bench` has bounds for, at batch 1024."""
 
 
 def contenders(methods: list[str], batch: int, device: str) -> dict[tuple[str, str], Step]:
@@ -104,12 +101,13 @@ def measure(methods: list[str], batch: int, device: str, rounds: int, length: in
 def claims_of(rows: list[dict[str, Any]], batch: int, device: str) -> list[dict[str, str]]:
     """Of the steps whose cost is bounded, those that were measured."""
     ratios = {(row["method"], row["variant"]): row["value"] for row in rows if row["metric"] == "ratio"}
-    measured = {key: most for key, most in BOUNDS[device].items() if batch == 1024 and key in ratios}
-    return [
-        claim(f"{method}, {variant}: at most {most:g} times AdamW's step", ratio <= most, f"{ratio:.4g}")
-        for (method, variant), most in measured.items()
-        for ratio in [ratios[method, variant]]
-    ]
+    variant, claims = BOUNDED[device], []
+    for bound in (each for each in BOUNDS if each.device == device and each.dataset == f"mlp, batch {batch}"):
+        for method in bound.methods:
+            if (ratio := ratios.get((method, variant))) is not None:
+                words = f"{method}, {variant}: at most {bound.most:g} times AdamW's step"
+                claims.append(claim(words, ratio <= bound.most, f"{ratio:.4g}"))
+    return claims
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import bayesrule as br
+from optim_problems import clipped_run
 
 
 def digits(device: str = "cuda") -> tuple[torch.Tensor, torch.Tensor]:
@@ -45,20 +46,10 @@ def perceptron(name: str, capturable: bool, seed: int = 1, **options: bool) -> b
 
 
 def run(optimizer: br.optim.PosteriorOptimizer, steps: int) -> list[float]:
-    """With a step size that changes and clipped gradients."""
     x, y = digits()
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.95)
-    found = []
-    for _ in range(steps):
-        with optimizer.sampled_params():
-            optimizer.zero_grad()
-            loss = F.cross_entropy(optimizer.model(x.double()), y)
-            loss.backward()
-        torch.nn.utils.clip_grad_norm_(optimizer.model.parameters(), 1.0)
-        optimizer.step()
-        scheduler.step()
-        found.append(loss.item())
-    return found
+    return clipped_run(
+        optimizer, lambda: F.cross_entropy(optimizer.model(x.double()), y), steps, decay=0.95, most=1.0
+    )  # fmt: skip
 
 
 def all_values(optimizer: br.optim.PosteriorOptimizer) -> list[torch.Tensor]:

@@ -14,7 +14,7 @@ from bayesrule.errors import InvalidArgument, Unsupported
 from bayesrule.optim import capture
 from bayesrule.optim.buffers import leaves
 from launch_tape import TapeRecorder, tape_recorders
-from optim_problems import EVERY, make, network, regression, same, step, values
+from optim_problems import EVERY, clipped_run, make, network, regression, same, step, values
 
 all_kinds = pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
 GAUSSIAN = [br.optim.NoisyKFAC, br.optim.NoisyAdam, br.optim.VOGN, br.optim.IVON, br.optim.KTiedVON]
@@ -32,19 +32,7 @@ def problem(optimizer: br.optim.PosteriorOptimizer) -> torch.Tensor:
 
 
 def run(optimizer: br.optim.PosteriorOptimizer, steps: int, decay: float = 0.9) -> list[float]:
-    """Steps with a decaying step size and clipped gradients."""
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, decay)
-    found = []
-    for _ in range(steps):
-        with optimizer.sampled_params():
-            optimizer.zero_grad()
-            loss = problem(optimizer)
-            loss.backward()
-        torch.nn.utils.clip_grad_norm_(optimizer.model.parameters(), 0.5)
-        optimizer.step()
-        scheduler.step()
-        found.append(loss.item())
-    return found
+    return clipped_run(optimizer, lambda: problem(optimizer), steps, decay=decay, most=0.5)
 
 
 def pair(kind: type, **options: Any) -> tuple[br.optim.PosteriorOptimizer, br.optim.PosteriorOptimizer]:

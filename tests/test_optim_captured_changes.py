@@ -115,14 +115,22 @@ def test_a_draw_that_was_recorded_and_not_made_is_not_mirrored(recorders) -> Non
 
 
 def test_errors_that_are_the_losss_own_are_left_alone(recorders) -> None:
-    captured = make(br.optim.IVON, capturable=True)
+    """Before a recording, and in one."""
+    captured, right = make(br.optim.IVON, capturable=True), []
 
     def wrong(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        raise ValueError("no image was captured in this batch")
+        if not right:
+            raise ValueError("no image was captured in this batch")
+        return loss_of(captured)(x, y)
 
-    for _ in range(4):
+    step = captured.captured(wrong)
+    for good in (False, True, False, True, False, True):
+        right[:] = [good] * good
+        if good:
+            step(*regression())
+            continue
         with pytest.raises(ValueError, match="no image"):
-            captured.captured(wrong)(*regression())
+            step(*regression())
 
 
 @pytest.mark.parametrize("T_inv", [1, 16])

@@ -52,6 +52,8 @@ BOUNDS = (
     Bound("cuda", "dense-4096x4, batch 8192", CAPTURED_BF16, TIED, MEMORY, 1.05),
     Bound("cuda", "mlp, batch 1024", CAPTURED_BF16, TIED, STEP, 1.2),
     Bound("cuda", "mlp, batch 1024", CAPTURED, TIED, STEP, 1.2),
+    Bound("cuda", "mlp, batch 1024", EAGER, ("vogn",), STEP, 1.7),
+    Bound("cuda", "mlp, batch 1024", EAGER, ("ivon",), STEP, 1.15),
     Bound("cuda", "mlp, 10000 inputs at 100 draws", EAGER, ("ktied",), PREDICT, 1.05),
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any
@@ -34,31 +34,30 @@ def _names(kind: type) -> tuple[str, ...]:
     return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else ()
 
 
-def buffered(value: Any) -> Any:
+def buffered(state: Any) -> Any:
     """A copy whose tensors have their own memory, laid out as they were, and whose counts are numbers on the device."""
-    if isinstance(value, Tensor):
-        return value.clone()
-    if isinstance(value, tuple):
-        return tuple(buffered(each) for each in value)
-    if not is_dataclass(value) or isinstance(value, type):
-        return value
-    changes = {each.name: buffered(getattr(value, each.name)) for each in fields(value)}
-    if isinstance(value, State | PlainState):
-        device = next(leaves(value)).device
-        counts = {name: changes[name] for name in COUNTS if name in changes}
-        changes |= {name: torch.as_tensor(count, dtype=torch.float64, device=device) for name, count in counts.items()}
-    return replace(value, **changes)
+    return _rebuilt(
+        state, Tensor.clone,
+        lambda count, own: torch.as_tensor(count, dtype=torch.float64, device=next(leaves(own)).device),
+    )  # fmt: skip
 
 
-def counted(value: Any) -> Any:
+def counted(state: Any) -> Any:
     """The state with its counts as plain numbers, as a state that is not in a buffer has them."""
+    return _rebuilt(state, lambda tensor: tensor, lambda count, own: int(count))
+
+
+def _rebuilt(value: Any, tensor: Callable[[Tensor], Tensor], count: Callable[[Any, Any], Any]) -> Any:
+    """A state with other tensors and counts; a count is also told whose it is."""
+    if isinstance(value, Tensor):
+        return tensor(value)
     if isinstance(value, tuple):
-        return tuple(counted(each) for each in value)
+        return tuple(_rebuilt(each, tensor, count) for each in value)
     if not is_dataclass(value) or isinstance(value, type):
         return value
-    found = {each.name: counted(getattr(value, each.name)) for each in fields(value)}
+    found = {each.name: _rebuilt(getattr(value, each.name), tensor, count) for each in fields(value)}
     if isinstance(value, State | PlainState):
-        found |= {name: int(found[name]) for name in COUNTS if name in found}
+        found |= {name: count(found[name], value) for name in COUNTS if name in found}
     return replace(value, **found)
 
 

@@ -13,8 +13,8 @@ from bayesrule.errors import InvalidArgument
 from bayesrule.likelihoods import Likelihood
 from bayesrule.optim.arguments import check_known, check_numbers
 from bayesrule.optim.captured_steps import CapturedSteps
-from bayesrule.optim.intervals import check_count, due
-from bayesrule.optim.messages import Alone, Exchange, Gathered, Landing
+from bayesrule.optim.intervals import due
+from bayesrule.optim.messages import Gathered
 from bayesrule.optim.rule import Rule
 from bayesrule.optim.sampling import Noise
 from bayesrule.optim.updating import UpdatingHolder
@@ -86,13 +86,10 @@ class PosteriorOptimizer(UpdatingHolder):
         super().__init__(
             model, rule, n_data=n_data, lr=lr, prior=Normal(1.0) if prior is None else prior,
             likelihood=likelihood, kl_weight=kl_weight,
-            fisher=fisher, fisher_samples=fisher_samples, T_stats=T_stats, noise=noise, mirrored=mirrored,
+            fisher=fisher, fisher_samples=fisher_samples, T_stats=T_stats, T_inv=T_inv, noise=noise,
+            mirrored=mirrored, noise_lr=noise_lr,
             plain=plain, plain_lr=plain_lr, param_groups=param_groups, seed=seed, capturable=capturable,
         )  # fmt: skip
-        check_count("T_inv", T_inv)
-        self.T_inv, self.noise_lr = T_inv, noise_lr
-        self.exchange: Exchange = Alone()
-        self._landing: Landing | None = None
         self._end: Callable[[], None] | None = None
         """Of a step that is recorded as a whole."""
 

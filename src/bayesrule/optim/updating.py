@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayesrule.errors import InvalidArgument
 from bayesrule.likelihoods import GaussianGammaNoise
 from bayesrule.optim.buffers import copy_all, differences
 from bayesrule.optim.capture import Capture, curvatures_moved_in
-from bayesrule.optim.intervals import due
+from bayesrule.optim.intervals import check_count, due
 from bayesrule.optim.messages import Alone, Exchange, Landing, Messages, Residuals, finite_check, sum_of_sizes
 from bayesrule.optim.param_groups import alike
 from bayesrule.optim.plain import adam_update
 from bayesrule.optim.proposed_step import ProposedStep
-from bayesrule.optim.rule import Message
+from bayesrule.optim.rule import Message, Rule
 from bayesrule.optim.sampling import SamplingHolder
 from bayesrule.posteriors import GaussianPosterior
 
 
 class UpdatingHolder(SamplingHolder):
-    """The update, as it comes or recorded in parts; the optimizer's constructor sets its options."""
+    """The update, as it comes or recorded in parts."""
 
-    T_inv: int
-    noise_lr: float
-    exchange: Exchange
-    _landing: Landing | None
+    def __init__(self, model: nn.Module, rule: Rule, *, T_inv: int, noise_lr: float, **options: Any) -> None:
+        super().__init__(model, rule, **options)
+        check_count("T_inv", T_inv)
+        self.T_inv, self.noise_lr = T_inv, noise_lr
+        self.exchange: Exchange = Alone()
+        self._landing: Landing | None = None
 
     def _recordable(self) -> bool:
         """Whether the next update is work like that of others: without new inverses, and of one process."""
