@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import bayesrule as br
-from optim_problems import clipped_run
+from clipped_run import clipped_run
 
 
 def digits(device: str = "cuda") -> tuple[torch.Tensor, torch.Tensor]:

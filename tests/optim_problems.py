@@ -66,24 +66,6 @@ def step(optimizer: PosteriorOptimizer, loss: Callable[[], Tensor], **options: A
     return value.item()
 
 
-def clipped_run(
-    optimizer: PosteriorOptimizer, loss: Callable[[], Tensor], steps: int, *, decay: float, most: float
-) -> list[float]:
-    """Steps with a decaying step size and clipped gradients."""
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, decay)
-    found = []
-    for _ in range(steps):
-        with optimizer.sampled_params():
-            optimizer.zero_grad()
-            value = loss()
-            value.backward()
-        torch.nn.utils.clip_grad_norm_(optimizer.model.parameters(), most)
-        optimizer.step()
-        scheduler.step()
-        found.append(value.item())
-    return found
-
-
 @dataclass(frozen=True)
 class LinearGaussian:
     """``Y = [X, 1] W + noise``, whose posterior is a matrix normal in closed form   [ERRATA, MN 6]."""

@@ -13,8 +13,9 @@ import bayesrule as br
 from bayesrule.errors import InvalidArgument, Unsupported
 from bayesrule.optim import capture
 from bayesrule.optim.buffers import leaves
+from clipped_run import clipped_run
 from launch_tape import TapeRecorder, tape_recorders
-from optim_problems import EVERY, clipped_run, make, network, regression, same, step, values
+from optim_problems import EVERY, make, network, regression, same, step, values
 
 all_kinds = pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
 GAUSSIAN = [br.optim.NoisyKFAC, br.optim.NoisyAdam, br.optim.VOGN, br.optim.IVON, br.optim.KTiedVON]
