@@ -19,7 +19,6 @@ from launch_tape import TapeRecorder
 from optim_problems import make, network, regression, same, values
 from recorded_steps import (
     Optimizer,
-    all_kinds,
     close,
     loss_of,
     one_by_one,
@@ -199,21 +198,6 @@ def test_a_loss_of_no_weight_is_refused_as_ever(recorders) -> None:
     free = torch.zeros((), dtype=torch.float64, requires_grad=True)
     with pytest.raises(InvalidArgument, match="no gradient from sampled_params"):
         captured.captured(lambda x, y: free * x.sum())(*regression())
-
-
-@all_kinds
-@pytest.mark.parametrize("way", [(False, True), (True, False)], ids=["to recorded", "from recorded"])
-def test_states_fit_either_way(kind, way, recorders) -> None:
-    first, second = (make(kind, network(3, 4, 4, 2), capturable=flag, T_stats=3, T_inv=16) for flag in way)
-    steps = [each.captured(loss_of(each)) if flag else one_by_one(each)
-             for each, flag in zip((first, second), way, strict=True)]  # fmt: skip
-    run(first, steps[0], 7)
-    run(second, steps[1], 5)
-    second.model.load_state_dict(first.model.state_dict())
-    second.load_state_dict(copy.deepcopy(first.state_dict()))
-    want = run(first, steps[0], 8)
-    torch.testing.assert_close(run(second, steps[1], 8), want, rtol=1e-10, atol=0)
-    close(first, second)
 
 
 def test_it_says_what_it_needs(recorders) -> None:

@@ -152,3 +152,18 @@ def test_a_draw_for_each_example(recorders) -> None:
     want = run(plain, one_by_one(plain), 20)
     torch.testing.assert_close(run(captured, captured.captured(loss_of(captured)), 20), want, rtol=1e-11, atol=0)
     close(plain, captured)
+
+
+@all_kinds
+@pytest.mark.parametrize("way", [(False, True), (True, False)], ids=["to recorded", "from recorded"])
+def test_states_fit_either_way(kind, way, recorders) -> None:
+    first, second = (make(kind, network(3, 4, 4, 2), capturable=flag, T_stats=3, T_inv=16) for flag in way)
+    steps = [each.captured(loss_of(each)) if flag else one_by_one(each)
+             for each, flag in zip((first, second), way, strict=True)]  # fmt: skip
+    run(first, steps[0], 7)
+    run(second, steps[1], 5)
+    second.model.load_state_dict(first.model.state_dict())
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    want = run(first, steps[0], 8)
+    torch.testing.assert_close(run(second, steps[1], 8), want, rtol=1e-10, atol=0)
+    close(first, second)
